@@ -1,0 +1,161 @@
+//! What the core needs from the world.
+
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::PortError;
+use crate::vocabulary::{
+    AuditEvent, EffectiveLimits, GuestEvent, GuestJob, RuntimeInfo, SandboxExit, SandboxId,
+    SandboxSpec, SandboxUsage,
+};
+
+/// The one byte stream of a sandbox.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// Makes, watches and removes sandboxes. Every operation on an id is idempotent.
+#[cfg_attr(feature = "testing", mockall::automock)]
+#[async_trait]
+pub trait ContainerRuntime: Send + Sync {
+    /// What this runtime is and what it cannot enforce here.
+    async fn info(&self) -> Result<RuntimeInfo, PortError>;
+
+    /// Makes a sandbox, everything but its first process, and reads its limits back.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` when a field of the specification cannot be obeyed, `AlreadyExists` for an id
+    /// in use. Nothing is left behind then.
+    async fn create(&self, spec: &SandboxSpec) -> Result<EffectiveLimits, PortError>;
+
+    /// Starts the agent and gives its stream.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` for an id that does not exist.
+    async fn start(&self, id: &SandboxId) -> Result<Box<dyn ByteStream>, PortError>;
+
+    /// Waits until the first process of the sandbox is gone.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` for an id that does not exist.
+    async fn wait(&self, id: &SandboxId) -> Result<SandboxExit, PortError>;
+
+    /// What the kernel has counted up to now.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` for an id that does not exist.
+    async fn usage(&self, id: &SandboxId) -> Result<SandboxUsage, PortError>;
+
+    /// Kills every process of the sandbox; returns when none is left.
+    ///
+    /// # Errors
+    ///
+    /// `Internal` when processes are left. An unknown id is no error.
+    async fn kill(&self, id: &SandboxId) -> Result<(), PortError>;
+
+    /// Kills and removes the sandbox with everything that belongs to it.
+    ///
+    /// # Errors
+    ///
+    /// `Internal` when something is left. An unknown id is no error.
+    async fn remove(&self, id: &SandboxId) -> Result<(), PortError>;
+}
+
+/// Speaks to the agent over a sandbox's stream.
+#[cfg_attr(feature = "testing", mockall::automock)]
+#[async_trait]
+pub trait Guest: Send + Sync {
+    /// Gives the agent its job.
+    ///
+    /// # Errors
+    ///
+    /// `Unreachable` when the stream is closed.
+    async fn run(
+        &self,
+        stream: Box<dyn ByteStream>,
+        job: GuestJob,
+    ) -> Result<Box<dyn GuestRun>, PortError>;
+}
+
+/// One job of the agent.
+#[cfg_attr(feature = "testing", mockall::automock)]
+#[async_trait]
+pub trait GuestRun: Send {
+    /// The next event; `None` when the stream ended. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// `Protocol` when the sandbox sent what it must not; the stream is useless then.
+    async fn next_event(&mut self) -> Result<Option<GuestEvent>, PortError>;
+
+    /// Asks the program to stop (SIGINT).
+    ///
+    /// # Errors
+    ///
+    /// `Unreachable` when the stream is closed.
+    async fn interrupt(&mut self) -> Result<(), PortError>;
+
+    /// Kills the program and everything it started; the agent then reports how it ended.
+    ///
+    /// # Errors
+    ///
+    /// `Unreachable` when the stream is closed.
+    async fn kill(&mut self) -> Result<(), PortError>;
+}
+
+/// The audit log.
+#[cfg_attr(feature = "testing", mockall::automock)]
+#[async_trait]
+pub trait AuditLog: Send + Sync {
+    /// Appends one entry; returns when it is written.
+    ///
+    /// # Errors
+    ///
+    /// Any kind: the entry is not in the log.
+    async fn record(&self, event: AuditEvent) -> Result<(), PortError>;
+}
+
+/// Time.
+#[cfg_attr(feature = "testing", mockall::automock)]
+#[async_trait]
+pub trait Clock: Send + Sync {
+    /// Wall-clock time, for records.
+    fn now(&self) -> SystemTime;
+
+    /// Time since some fixed moment, never going back, for durations.
+    fn monotonic(&self) -> Duration;
+
+    /// Returns when [`Clock::monotonic`] has reached `deadline`. Cancel-safe.
+    async fn sleep_until(&self, deadline: Duration);
+}
+
+/// What an id is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum IdKind {
+    /// A run.
+    Run,
+    /// A request's correlation id.
+    Correlation,
+}
+
+/// Unguessable ids (at least 122 random bits).
+#[cfg_attr(feature = "testing", mockall::automock)]
+pub trait IdSource: Send + Sync {
+    /// A fresh id in `[A-Za-z0-9_-]`.
+    fn mint(&self, kind: IdKind) -> String;
+}
+
+/// Runs work that outlives the call that started it.
+#[cfg_attr(feature = "testing", mockall::automock)]
+pub trait Background: Send + Sync {
+    /// Starts `task`; the process does not end before it has.
+    fn spawn(&self, task: BoxFuture<'static, ()>);
+}

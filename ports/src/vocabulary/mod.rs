@@ -1,0 +1,20 @@
+//! Plain data that crosses the ports. No behaviour beyond parsing its own names.
+
+mod audit;
+mod execution;
+mod language;
+mod limits;
+mod outcome;
+mod sandbox;
+
+pub use audit::{AuditEvent, AuditKind, Severity};
+pub use execution::{ExecutionRequest, Refusal, RefusalKind, RunEvent};
+pub use language::{Language, UnknownLanguage};
+pub use limits::{EffectiveLimits, LimitsReport, ResourceLimits};
+pub use outcome::{
+    EndedBy, ExecutionOutcome, OutputBlock, OutputStream, ProgramError, RuntimeDescription, Usage,
+};
+pub use sandbox::{
+    GuestEvent, GuestExit, GuestHello, GuestJob, RunnerReport, RuntimeInfo, SandboxExit, SandboxId,
+    SandboxRoot, SandboxSpec, SandboxUsage,
+};

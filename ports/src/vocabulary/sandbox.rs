@@ -1,0 +1,153 @@
+//! A sandbox as a runtime makes it, and the agent inside as the core sees it.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{Language, OutputStream, ResourceLimits};
+
+/// Name of one sandbox; unguessable, minted by the core.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SandboxId(pub String);
+
+impl fmt::Display for SandboxId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Where the files of a sandbox come from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SandboxRoot {
+    /// The host's own interpreters, through read-only binds of its system directories.
+    Host,
+}
+
+/// One sandbox, resolved. A runtime obeys it or answers `Unsupported`; it never weakens it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxSpec {
+    /// Its name.
+    pub id: SandboxId,
+    /// Its files.
+    pub root: SandboxRoot,
+    /// Its limits.
+    pub limits: ResourceLimits,
+}
+
+/// What a runtime says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeInfo {
+    /// `libcontainer`, `podman`, `docker`.
+    pub kind: String,
+    /// Version of the engine or library.
+    pub version: String,
+    /// Limits and barriers that this host cannot enforce, with the reason and the remedy.
+    pub weak: Vec<String>,
+}
+
+/// How a sandbox ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxExit {
+    /// Its first process exited with this status.
+    Exited(i32),
+    /// This signal ended its first process.
+    Signaled(i32),
+}
+
+/// What the kernel counted for a sandbox.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SandboxUsage {
+    /// CPU time of all its processes, where it is counted.
+    pub cpu: Option<Duration>,
+    /// Peak memory, bytes, where it is counted.
+    pub peak_memory_bytes: Option<u64>,
+    /// How many processes the kernel killed for the memory limit.
+    pub oom_kills: u64,
+    /// How often a fork was refused for the pids limit.
+    pub pids_refused: u64,
+}
+
+/// What the agent is to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestJob {
+    /// The language, and so the runner.
+    pub language: Language,
+    /// The program text.
+    pub code: String,
+    /// Name of the program in tracebacks.
+    pub source_name: String,
+    /// Bytes for standard input; `None` means that reading is refused at once.
+    pub stdin: Option<Vec<u8>>,
+}
+
+/// What the agent says of itself when it starts, as read inside the sandbox. Untrusted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestHello {
+    /// Version of the agent.
+    pub version: String,
+    /// Its effective user id.
+    pub uid: u32,
+    /// `NoNewPrivs` of /proc/self/status.
+    pub no_new_privs: bool,
+    /// `Seccomp` of /proc/self/status (2 is a filter).
+    pub seccomp_mode: u8,
+    /// Union of the five capability sets; 0 is none.
+    pub capabilities: u64,
+}
+
+/// What a runner reports besides the text streams. Untrusted.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum RunnerReport {
+    /// The value of the last expression.
+    Value {
+        /// Where JSON can carry it.
+        json: Option<serde_json::Value>,
+        /// Its printed form.
+        repr: String,
+    },
+    /// The exception that ended the program.
+    Error {
+        /// Class of the exception.
+        name: String,
+        /// Its message.
+        message: String,
+        /// Traceback with the user's frames.
+        traceback: String,
+    },
+}
+
+/// How the program ended, as the agent saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GuestExit {
+    /// Exit status or signal of the program.
+    pub status: SandboxExit,
+    /// CPU time of the program and the children it waited for.
+    pub cpu: Duration,
+    /// Largest resident size of one process, bytes.
+    pub max_rss_bytes: u64,
+}
+
+/// What comes from the agent, in order.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum GuestEvent {
+    /// The agent runs; first event of each sandbox.
+    Hello(GuestHello),
+    /// The program wrote.
+    Output {
+        /// On which stream.
+        stream: OutputStream,
+        /// Not empty, at most 64 KiB.
+        bytes: Vec<u8>,
+    },
+    /// The runner reported.
+    Report(RunnerReport),
+    /// The program and all its children are gone; last event.
+    Exited(GuestExit),
+    /// The program could not be started (no interpreter, for one).
+    StartFailed {
+        /// The reason.
+        message: String,
+    },
+}
