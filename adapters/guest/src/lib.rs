@@ -1,1 +1,228 @@
-//! mcp-forge-guest
+//! The `Guest` port: gives the agent in a sandbox its job and takes what comes back.
+//!
+//! Everything that comes is hostile: frames are bounded before they are held, reports are parsed
+//! by total functions, and what breaks the contract ends the stream with a `Protocol` error. The
+//! crate decides nothing about a run.
+
+mod report;
+
+use async_trait::async_trait;
+use mcp_forge_agent::{Decoder, FromAgent, MAX_FROM_AGENT, Runner, Status, ToAgent};
+use mcp_forge_ports::driven::{ByteStream, Guest, GuestRun};
+use mcp_forge_ports::vocabulary::{
+    GuestEvent, GuestExit, GuestHello, GuestJob, Language, OutputStream, SandboxExit,
+};
+use mcp_forge_ports::{PortError, PortErrorKind};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// The agent: a static program for this target, to be placed in every sandbox.
+pub const AGENT: &[u8] = include_bytes!(env!("MCP_FORGE_AGENT"));
+
+/// The runner for Python, to be placed at `python/runner.py` beside the agent.
+pub const PYTHON_RUNNER: &[u8] = include_bytes!("../../../images/python/runner.py");
+
+/// Bytes read at once.
+const CHUNK: usize = 128 * 1024;
+
+/// Speaks the agent's frames.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StreamGuest;
+
+#[async_trait]
+impl Guest for StreamGuest {
+    async fn run(
+        &self,
+        mut stream: Box<dyn ByteStream>,
+        job: GuestJob,
+    ) -> Result<Box<dyn GuestRun>, PortError> {
+        let runner = match job.language {
+            Language::Python => Runner::Python,
+            other => {
+                return Err(PortError::new(
+                    PortErrorKind::Unsupported,
+                    format!("the agent has no runner for {other}"),
+                ));
+            }
+        };
+        let mut frame = Vec::new();
+        let run = ToAgent::Run { runner, name: job.source_name, code: job.code, stdin: job.stdin };
+        run.encode(&mut frame);
+        stream.write_all(&frame).await.map_err(closed)?;
+        Ok(Box::new(StreamRun {
+            stream,
+            decoder: Decoder::new(MAX_FROM_AGENT),
+            chunk: vec![0; CHUNK],
+        }))
+    }
+}
+
+fn closed(e: std::io::Error) -> PortError {
+    PortError::new(PortErrorKind::Unreachable, "the stream of the sandbox is closed").with_source(e)
+}
+
+fn protocol(e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> PortError {
+    PortError::new(PortErrorKind::Protocol, "the sandbox broke the contract of its stream")
+        .with_source(e)
+}
+
+struct StreamRun {
+    stream: Box<dyn ByteStream>,
+    decoder: Decoder,
+    chunk: Vec<u8>,
+}
+
+impl StreamRun {
+    async fn tell(&mut self, message: &ToAgent) -> Result<(), PortError> {
+        let mut frame = Vec::new();
+        message.encode(&mut frame);
+        self.stream.write_all(&frame).await.map_err(closed)
+    }
+}
+
+#[async_trait]
+impl GuestRun for StreamRun {
+    async fn next_event(&mut self) -> Result<Option<GuestEvent>, PortError> {
+        loop {
+            if let Some(frame) = self.decoder.next_frame().map_err(protocol)? {
+                match event(FromAgent::decode(frame).map_err(protocol)?) {
+                    Some(event) => return Ok(Some(event)),
+                    None => continue,
+                }
+            }
+            // Cancel-safe: what a read gives is pushed before the next wait.
+            let count = match self.stream.read(&mut self.chunk).await {
+                Ok(count) => count,
+                Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => 0,
+                Err(e) => return Err(closed(e)),
+            };
+            if count == 0 {
+                return Ok(None);
+            }
+            self.decoder.push(&self.chunk[..count]);
+        }
+    }
+
+    async fn interrupt(&mut self) -> Result<(), PortError> {
+        self.tell(&ToAgent::Interrupt).await
+    }
+
+    async fn kill(&mut self) -> Result<(), PortError> {
+        self.tell(&ToAgent::Kill).await
+    }
+}
+
+/// The event of a message. A malformed report is none: the agent passes on what the program's own
+/// code may have written, and that only loses the program its report.
+fn event(message: FromAgent) -> Option<GuestEvent> {
+    Some(match message {
+        FromAgent::Hello { version, uid, no_new_privs, seccomp, capabilities } => {
+            GuestEvent::Hello(GuestHello {
+                version,
+                uid,
+                no_new_privs,
+                seccomp_mode: seccomp,
+                capabilities,
+            })
+        }
+        FromAgent::Stdout(bytes) => GuestEvent::Output { stream: OutputStream::Stdout, bytes },
+        FromAgent::Stderr(bytes) => GuestEvent::Output { stream: OutputStream::Stderr, bytes },
+        FromAgent::Report(json) => GuestEvent::Report(report::parse(&json).ok()?),
+        FromAgent::Exited { status, cpu_us, max_rss_bytes } => GuestEvent::Exited(GuestExit {
+            status: match status {
+                Status::Exited(code) => SandboxExit::Exited(code),
+                Status::Signaled(signal) => SandboxExit::Signaled(signal),
+            },
+            cpu: Duration::from_micros(cpu_us),
+            max_rss_bytes,
+        }),
+        FromAgent::Failed(message) => GuestEvent::StartFailed { message },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> GuestJob {
+        GuestJob {
+            language: Language::Python,
+            code: "1".to_owned(),
+            source_name: "<code>".to_owned(),
+            stdin: None,
+        }
+    }
+
+    async fn events_of(bytes: &[u8]) -> Vec<Result<GuestEvent, PortErrorKind>> {
+        let (mine, mut theirs) = tokio::io::duplex(1 << 20);
+        let mut run = StreamGuest.run(Box::new(mine), job()).await.unwrap();
+        theirs.write_all(bytes).await.unwrap();
+        theirs.shutdown().await.unwrap();
+        let mut events = Vec::new();
+        loop {
+            match run.next_event().await {
+                Ok(Some(event)) => events.push(Ok(event)),
+                Ok(None) => return events,
+                Err(e) => {
+                    events.push(Err(e.kind));
+                    return events;
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_job_is_the_first_frame_and_signals_follow() {
+        let (mine, mut theirs) = tokio::io::duplex(1 << 20);
+        let mut run = StreamGuest.run(Box::new(mine), job()).await.unwrap();
+        run.interrupt().await.unwrap();
+        run.kill().await.unwrap();
+        drop(run);
+        let mut bytes = Vec::new();
+        theirs.read_to_end(&mut bytes).await.unwrap();
+        let mut decoder = Decoder::new(mcp_forge_agent::MAX_TO_AGENT);
+        decoder.push(&bytes);
+        let mut frames = Vec::new();
+        while let Some(frame) = decoder.next_frame().unwrap() {
+            frames.push(ToAgent::decode(frame).unwrap());
+        }
+        assert!(matches!(&frames[0], ToAgent::Run { code, stdin: None, .. } if code == "1"));
+        assert_eq!(frames[1..], [ToAgent::Interrupt, ToAgent::Kill]);
+    }
+
+    #[tokio::test]
+    async fn a_language_without_a_runner_is_unsupported() {
+        let (mine, _theirs) = tokio::io::duplex(64);
+        let refused = StreamGuest.run(Box::new(mine), GuestJob { language: Language::R, ..job() });
+        assert_eq!(refused.await.err().map(|e| e.kind), Some(PortErrorKind::Unsupported));
+    }
+
+    #[tokio::test]
+    async fn events_come_in_order() {
+        let mut bytes = Vec::new();
+        FromAgent::Stdout(b"a".to_vec()).encode(&mut bytes);
+        FromAgent::Report(b"no report".to_vec()).encode(&mut bytes);
+        FromAgent::Report(br#"{"type":"value","json":42,"repr":"42"}"#.to_vec()).encode(&mut bytes);
+        FromAgent::Exited { status: Status::Exited(0), cpu_us: 5, max_rss_bytes: 6 }
+            .encode(&mut bytes);
+        let events = events_of(&bytes).await;
+        assert_eq!(events.len(), 3);
+        assert!(matches!(&events[0], Ok(GuestEvent::Output { bytes, .. }) if bytes == b"a"));
+        assert!(matches!(&events[2], Ok(GuestEvent::Exited(exit)) if exit.max_rss_bytes == 6));
+    }
+
+    #[tokio::test]
+    async fn what_breaks_the_contract_is_a_protocol_error() {
+        for hostile in [
+            &[255u8, 255, 255, 255][..],
+            &[0, 0, 0, 0],
+            &[1, 0, 0, 0, 99],
+            &[2, 0, 0, 0, 20, 7],
+        ] {
+            let events = events_of(hostile).await;
+            assert_eq!(events, [Err(PortErrorKind::Protocol)], "{hostile:?}");
+        }
+        // The control: half a frame and then the end is an end, not an error.
+        assert_eq!(events_of(&[9, 0, 0]).await, []);
+    }
+}

@@ -1,1 +1,494 @@
-//! mcp-forge-agent
+//! The frames between the host and the agent, on the one byte stream of a sandbox.
+//!
+//! A frame is a length (u32, little endian, of what follows), a tag (u8) and a payload. Both
+//! sides share this module; it reads and writes nothing itself. Frames from a sandbox are hostile
+//! input: [`Decoder`] refuses a length before it allocates for it, and decoding is total.
+//!
+//! | tag | direction | payload |
+//! |---|---|---|
+//! | 1 run | to the agent | language u8, then name, code, and stdin each as u32 length + bytes; a length of `u32::MAX` is "no stdin" |
+//! | 2 interrupt | to the agent | none |
+//! | 3 kill | to the agent | none |
+//! | 16 hello | from the agent | uid u32, no_new_privs u8, seccomp u8, capabilities u64, version text |
+//! | 17 stdout | from the agent | bytes, 1 to [`MAX_OUTPUT`] |
+//! | 18 stderr | from the agent | the same |
+//! | 19 report | from the agent | JSON of the runner, at most [`MAX_REPORT`] bytes |
+//! | 20 exited | from the agent | how u8 (0 status, 1 signal), number i32, cpu µs u64, largest resident size u64 |
+//! | 21 failed | from the agent | text: why the program could not be started |
+
+#![forbid(unsafe_code)]
+
+/// Largest payload of an output frame, bytes.
+pub const MAX_OUTPUT: usize = 64 * 1024;
+
+/// Largest payload of a report frame, bytes.
+pub const MAX_REPORT: usize = 4 * 1024 * 1024;
+
+/// Largest frame from a sandbox: the tag and the largest payload, bytes.
+pub const MAX_FROM_AGENT: usize = MAX_REPORT + 1;
+
+/// Largest frame to the agent, bytes: a program and its standard input.
+pub const MAX_TO_AGENT: usize = 64 * 1024 * 1024;
+
+/// What breaks the contract of the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameError {
+    /// A frame of this many bytes was announced; the bound is the second number.
+    TooLong(usize, usize),
+    /// A frame without a tag.
+    Empty,
+    /// No frame has this tag in this direction.
+    UnknownTag(u8),
+    /// The payload of this tag is malformed.
+    Malformed(u8),
+}
+
+impl std::fmt::Display for FrameError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TooLong(length, bound) => {
+                write!(f, "a frame of {length} bytes was announced, {bound} is the bound")
+            }
+            Self::Empty => f.write_str("an empty frame"),
+            Self::UnknownTag(tag) => write!(f, "unknown frame tag {tag}"),
+            Self::Malformed(tag) => write!(f, "malformed payload of frame tag {tag}"),
+        }
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+/// Cuts a byte stream into frames (tag and payload).
+#[derive(Debug)]
+pub struct Decoder {
+    buffer: Vec<u8>,
+    /// Start of what is not consumed yet.
+    start: usize,
+    bound: usize,
+}
+
+impl Decoder {
+    /// A decoder that refuses frames of more than `bound` bytes.
+    #[must_use]
+    pub fn new(bound: usize) -> Self {
+        Self { buffer: Vec::new(), start: 0, bound }
+    }
+
+    /// Takes bytes as they came. Call [`Decoder::next_frame`] until it gives `None` before the
+    /// next push: then never more than one frame and one push are held.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.start > 0 {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame, or `None` when more bytes are needed.
+    ///
+    /// # Errors
+    ///
+    /// `TooLong` and `Empty`; the stream cannot be used any more then.
+    pub fn next_frame(&mut self) -> Result<Option<&[u8]>, FrameError> {
+        let rest = &self.buffer[self.start..];
+        let Some((length, _)) = rest.split_first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length == 0 {
+            return Err(FrameError::Empty);
+        }
+        if length > self.bound {
+            return Err(FrameError::TooLong(length, self.bound));
+        }
+        let from = self.start + 4;
+        let Some(frame) = self.buffer.get(from..from + length) else {
+            return Ok(None);
+        };
+        self.start = from + length;
+        Ok(Some(frame))
+    }
+}
+
+/// The languages that the agent has a runner for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runner {
+    /// `python3`.
+    Python,
+}
+
+/// A frame to the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToAgent {
+    /// Run this; the first frame, once.
+    Run {
+        /// The runner to use.
+        runner: Runner,
+        /// Name of the program in tracebacks.
+        name: String,
+        /// The program text.
+        code: String,
+        /// Bytes for standard input.
+        stdin: Option<Vec<u8>>,
+    },
+    /// SIGINT to the program's process group.
+    Interrupt,
+    /// SIGKILL to every process of the sandbox but the agent.
+    Kill,
+}
+
+/// A frame from the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FromAgent {
+    /// The first frame.
+    Hello {
+        /// Version of the agent.
+        version: String,
+        /// Effective user id.
+        uid: u32,
+        /// `NoNewPrivs` of /proc/self/status.
+        no_new_privs: bool,
+        /// `Seccomp` of /proc/self/status.
+        seccomp: u8,
+        /// Union of the five capability sets.
+        capabilities: u64,
+    },
+    /// Standard output.
+    Stdout(Vec<u8>),
+    /// Standard error.
+    Stderr(Vec<u8>),
+    /// JSON of the runner, as it came.
+    Report(Vec<u8>),
+    /// The program and all it started are gone.
+    Exited {
+        /// Exit status, or the signal.
+        status: Status,
+        /// CPU time of the program and its children, µs.
+        cpu_us: u64,
+        /// Largest resident size of one process, bytes.
+        max_rss_bytes: u64,
+    },
+    /// The program could not be started.
+    Failed(String),
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// By exit with this status.
+    Exited(i32),
+    /// By this signal.
+    Signaled(i32),
+}
+
+const RUN: u8 = 1;
+const INTERRUPT: u8 = 2;
+const KILL: u8 = 3;
+const HELLO: u8 = 16;
+const STDOUT: u8 = 17;
+const STDERR: u8 = 18;
+const REPORT: u8 = 19;
+const EXITED: u8 = 20;
+const FAILED: u8 = 21;
+
+/// Appends one frame of already encoded parts.
+fn frame(out: &mut Vec<u8>, tag: u8, parts: &[&[u8]]) {
+    let length = 1 + parts.iter().map(|part| part.len()).sum::<usize>();
+    // Every payload that the encoders make is far below 4 GiB: see the bounds above.
+    out.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+    out.push(tag);
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+}
+
+/// A payload that is read from its front.
+struct Payload<'a>(&'a [u8]);
+
+impl<'a> Payload<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (front, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(front)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|b| b[0])
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take(4)?.try_into().ok().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take(8)?.try_into().ok().map(u64::from_le_bytes)
+    }
+
+    fn counted(&mut self) -> Option<&'a [u8]> {
+        let length = self.u32()? as usize;
+        self.take(length)
+    }
+
+    fn text(bytes: &[u8]) -> String {
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+}
+
+impl ToAgent {
+    /// Appends the frame. The caller keeps code and stdin within [`MAX_TO_AGENT`] together.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Run { runner: Runner::Python, name, code, stdin } => {
+                let count = |part: &[u8]| u32::try_from(part.len()).unwrap_or(0).to_le_bytes();
+                let stdin_count = stdin.as_ref().map_or(u32::MAX.to_le_bytes(), |s| count(s));
+                frame(
+                    out,
+                    RUN,
+                    &[
+                        &[0],
+                        &count(name.as_bytes()),
+                        name.as_bytes(),
+                        &count(code.as_bytes()),
+                        code.as_bytes(),
+                        &stdin_count,
+                        stdin.as_deref().unwrap_or_default(),
+                    ],
+                );
+            }
+            Self::Interrupt => frame(out, INTERRUPT, &[]),
+            Self::Kill => frame(out, KILL, &[]),
+        }
+    }
+
+    /// Decodes one frame.
+    ///
+    /// # Errors
+    ///
+    /// `UnknownTag`, `Malformed`, `Empty`.
+    pub fn decode(frame: &[u8]) -> Result<Self, FrameError> {
+        let (&tag, payload) = frame.split_first().ok_or(FrameError::Empty)?;
+        let mut payload = Payload(payload);
+        let decoded = match tag {
+            RUN => Self::decode_run(&mut payload),
+            INTERRUPT => Some(Self::Interrupt),
+            KILL => Some(Self::Kill),
+            _ => return Err(FrameError::UnknownTag(tag)),
+        };
+        decoded.filter(|_| payload.0.is_empty()).ok_or(FrameError::Malformed(tag))
+    }
+
+    fn decode_run(payload: &mut Payload<'_>) -> Option<Self> {
+        if payload.byte()? != 0 {
+            return None;
+        }
+        let name = Payload::text(payload.counted()?);
+        let code = Payload::text(payload.counted()?);
+        let stdin = match payload.u32()? {
+            u32::MAX => None,
+            length => Some(payload.take(length as usize)?.to_vec()),
+        };
+        Some(Self::Run { runner: Runner::Python, name, code, stdin })
+    }
+}
+
+impl FromAgent {
+    /// Appends the frame. Output beyond [`MAX_OUTPUT`] and reports beyond [`MAX_REPORT`] are the
+    /// caller's to avoid.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Hello { version, uid, no_new_privs, seccomp, capabilities } => frame(
+                out,
+                HELLO,
+                &[
+                    &uid.to_le_bytes(),
+                    &[u8::from(*no_new_privs), *seccomp],
+                    &capabilities.to_le_bytes(),
+                    version.as_bytes(),
+                ],
+            ),
+            Self::Stdout(bytes) => frame(out, STDOUT, &[bytes]),
+            Self::Stderr(bytes) => frame(out, STDERR, &[bytes]),
+            Self::Report(json) => frame(out, REPORT, &[json]),
+            Self::Exited { status, cpu_us, max_rss_bytes } => {
+                let (how, number) = match status {
+                    Status::Exited(code) => (0, *code),
+                    Status::Signaled(signal) => (1, *signal),
+                };
+                frame(
+                    out,
+                    EXITED,
+                    &[
+                        &[how],
+                        &number.to_le_bytes(),
+                        &cpu_us.to_le_bytes(),
+                        &max_rss_bytes.to_le_bytes(),
+                    ],
+                );
+            }
+            Self::Failed(why) => frame(out, FAILED, &[why.as_bytes()]),
+        }
+    }
+
+    /// Decodes one frame.
+    ///
+    /// # Errors
+    ///
+    /// `UnknownTag`, `Malformed`, `Empty`.
+    pub fn decode(frame: &[u8]) -> Result<Self, FrameError> {
+        let (&tag, payload) = frame.split_first().ok_or(FrameError::Empty)?;
+        let malformed = FrameError::Malformed(tag);
+        match tag {
+            STDOUT | STDERR if payload.is_empty() || payload.len() > MAX_OUTPUT => Err(malformed),
+            STDOUT => Ok(Self::Stdout(payload.to_vec())),
+            STDERR => Ok(Self::Stderr(payload.to_vec())),
+            REPORT if payload.len() > MAX_REPORT => Err(malformed),
+            REPORT => Ok(Self::Report(payload.to_vec())),
+            FAILED if payload.len() > MAX_OUTPUT => Err(malformed),
+            FAILED => Ok(Self::Failed(Payload::text(payload))),
+            HELLO => Self::decode_hello(&mut Payload(payload)).ok_or(malformed),
+            EXITED => Self::decode_exited(&mut Payload(payload)).ok_or(malformed),
+            _ => Err(FrameError::UnknownTag(tag)),
+        }
+    }
+
+    fn decode_hello(payload: &mut Payload<'_>) -> Option<Self> {
+        let uid = payload.u32()?;
+        let no_new_privs = payload.byte()? == 1;
+        let seccomp = payload.byte()?;
+        let capabilities = payload.u64()?;
+        // A version is a dozen characters.
+        let version = (payload.0.len() <= 64).then(|| Payload::text(payload.0))?;
+        Some(Self::Hello { version, uid, no_new_privs, seccomp, capabilities })
+    }
+
+    fn decode_exited(payload: &mut Payload<'_>) -> Option<Self> {
+        let how = payload.byte()?;
+        let number = payload.u32()?.cast_signed();
+        let status = match how {
+            0 => Status::Exited(number),
+            1 => Status::Signaled(number),
+            _ => return None,
+        };
+        let (cpu_us, max_rss_bytes) = (payload.u64()?, payload.u64()?);
+        payload.0.is_empty().then_some(Self::Exited { status, cpu_us, max_rss_bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frames(bytes: &[u8], chunk: usize, bound: usize) -> Result<Vec<Vec<u8>>, FrameError> {
+        let mut decoder = Decoder::new(bound);
+        let mut all = Vec::new();
+        for part in bytes.chunks(chunk.max(1)) {
+            decoder.push(part);
+            while let Some(frame) = decoder.next_frame()? {
+                all.push(frame.to_vec());
+            }
+        }
+        Ok(all)
+    }
+
+    fn samples() -> Vec<FromAgent> {
+        vec![
+            FromAgent::Hello {
+                version: "0.1.0".to_owned(),
+                uid: 1000,
+                no_new_privs: true,
+                seccomp: 2,
+                capabilities: 0,
+            },
+            FromAgent::Stdout(vec![0, 255]),
+            FromAgent::Stderr(b"x".to_vec()),
+            FromAgent::Report(b"{}".to_vec()),
+            FromAgent::Exited {
+                status: Status::Signaled(9),
+                cpu_us: 7,
+                max_rss_bytes: u64::MAX,
+            },
+            FromAgent::Failed("no python3".to_owned()),
+        ]
+    }
+
+    #[test]
+    fn frames_survive_the_way_whatever_the_chunks() {
+        let mut bytes = Vec::new();
+        for sample in samples() {
+            sample.encode(&mut bytes);
+        }
+        for chunk in 1..40 {
+            let decoded: Vec<FromAgent> = frames(&bytes, chunk, MAX_FROM_AGENT)
+                .unwrap()
+                .iter()
+                .map(|frame| FromAgent::decode(frame).unwrap())
+                .collect();
+            assert_eq!(decoded, samples());
+        }
+    }
+
+    #[test]
+    fn a_job_survives_the_way() {
+        for stdin in [None, Some(Vec::new()), Some(vec![0, 1, 255])] {
+            let job = ToAgent::Run {
+                runner: Runner::Python,
+                name: "é.py".to_owned(),
+                code: "print(1)\0".to_owned(),
+                stdin,
+            };
+            let mut bytes = Vec::new();
+            job.encode(&mut bytes);
+            let frame = frames(&bytes, 7, MAX_TO_AGENT).unwrap().remove(0);
+            assert_eq!(ToAgent::decode(&frame), Ok(job));
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_the_bound_is_refused_before_it_is_allocated() {
+        let mut decoder = Decoder::new(MAX_FROM_AGENT);
+        decoder.push(&u32::MAX.to_le_bytes());
+        let expected = FrameError::TooLong(u32::MAX as usize, MAX_FROM_AGENT);
+        assert_eq!(decoder.next_frame(), Err(expected));
+        assert!(decoder.buffer.capacity() < 1024);
+
+        let mut decoder = Decoder::new(MAX_FROM_AGENT);
+        decoder.push(&u32::try_from(MAX_FROM_AGENT).unwrap().to_le_bytes());
+        assert_eq!(decoder.next_frame(), Ok(None));
+    }
+
+    #[test]
+    fn what_no_agent_sends_is_refused() {
+        assert_eq!(frames(&[0, 0, 0, 0], 4, 10), Err(FrameError::Empty));
+        assert_eq!(FromAgent::decode(&[]), Err(FrameError::Empty));
+        assert_eq!(FromAgent::decode(&[RUN, 0]), Err(FrameError::UnknownTag(RUN)));
+        assert_eq!(FromAgent::decode(&[STDOUT]), Err(FrameError::Malformed(STDOUT)));
+        assert_eq!(FromAgent::decode(&[EXITED, 2]), Err(FrameError::Malformed(EXITED)));
+        let long = [&[STDOUT][..], &vec![0; MAX_OUTPUT + 1]].concat();
+        assert_eq!(FromAgent::decode(&long), Err(FrameError::Malformed(STDOUT)));
+        let trailing = [&[KILL][..], b"x"].concat();
+        assert_eq!(ToAgent::decode(&trailing), Err(FrameError::Malformed(KILL)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic_and_none_are_hoarded(bytes: Vec<u8>, chunk in 1usize..64) {
+            let mut decoder = Decoder::new(1000);
+            for part in bytes.chunks(chunk) {
+                decoder.push(part);
+                loop {
+                    match decoder.next_frame() {
+                        Ok(Some(frame)) => {
+                            let _ = FromAgent::decode(frame);
+                            let _ = ToAgent::decode(frame);
+                        }
+                        Ok(None) => break,
+                        Err(_) => return Ok(()),
+                    }
+                }
+                prop_assert!(decoder.buffer.len() - decoder.start <= 1004 + chunk);
+            }
+        }
+    }
+}

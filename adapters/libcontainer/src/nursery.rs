@@ -1,0 +1,474 @@
+//! The nursery: the single-threaded process in which libcontainer runs.
+//!
+//! It is root only in a user namespace of its own and the first process of a process-id
+//! namespace, so when it ends, for whatever reason, the kernel kills every container. Its mounts
+//! are private: state, bundles and root file system vanish with it.
+//!
+//! Each container is made by a forked creator, so that two can be made at once and nothing of
+//! one (descriptors, control group, dumpable flag) reaches the next.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use libcontainer::container::Container as OciContainer;
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::syscall::syscall::SyscallType;
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recv, recvmsg, socketpair,
+};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use oci_spec::runtime::LinuxSeccomp;
+
+use crate::cgroup::{Leaf, Tree};
+use crate::protocol::{
+    Effective, Exit, Failure, Limits, MAX_MESSAGE, Message, Operation, Request, Success, bounded,
+};
+use crate::rootfs::{self, FORGE, Placed, WORK};
+use crate::{bytecode, seccomp, spec, sys};
+
+/// Runs until the server is gone; returns the exit status.
+pub(crate) fn main(control: &OwnedFd, tree: &Tree, placed: &[Placed]) -> i32 {
+    let mut nursery = match Nursery::prepare(control, tree, placed) {
+        Ok(nursery) => nursery,
+        Err(e) => {
+            let fatal = Message::Fatal {
+                error: bounded(format!("cannot prepare the nursery: {e}")),
+                hint: "`mcp-forge doctor` tells what this host lacks".to_owned(),
+            };
+            let _ = send(control, &fatal);
+            return 1;
+        }
+    };
+    match nursery.serve() {
+        Ok(()) => 0,
+        Err(e) => {
+            tracing::error!(error = %e, "the nursery ends");
+            1
+        }
+    }
+}
+
+fn send(control: &OwnedFd, message: &Message) -> io::Result<()> {
+    let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
+    nix::unistd::write(control, &bytes)?;
+    Ok(())
+}
+
+/// What a creator tells the nursery.
+type Created = Result<(i32, Effective), String>;
+
+enum State {
+    /// A creator works on it; requests wait.
+    Creating { creator: Pid, told: OwnedFd, serial: u64, waiting: Vec<Request> },
+    /// Made, perhaps started; this is its first process.
+    Alive { pid: Pid },
+    /// Its first process is gone.
+    Exited,
+}
+
+struct Container {
+    leaf: Leaf,
+    state: State,
+    /// Requests to answer when its first process is gone.
+    on_exit: Vec<Request>,
+}
+
+struct Nursery<'a> {
+    control: &'a OwnedFd,
+    signals: SignalFd,
+    tree: Tree,
+    base: PathBuf,
+    states: PathBuf,
+    bundles: PathBuf,
+    seccomp: LinuxSeccomp,
+    containers: HashMap<String, Container>,
+    /// Processes that ended before their creator had told of them.
+    early: HashMap<Pid, Exit>,
+}
+
+impl<'a> Nursery<'a> {
+    fn prepare(control: &'a OwnedFd, tree: &Tree, placed: &[Placed]) -> io::Result<Self> {
+        let mut mask = SigSet::empty();
+        mask.add(Signal::SIGCHLD);
+        mask.thread_block()?;
+        let signals =
+            SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        for ignored in [Signal::SIGPIPE, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+            sys::ignore_signal(ignored);
+        }
+        let what = |what: &'static str| move |e: Errno| io::Error::other(format!("{what}: {e}"));
+        let none: Option<&str> = None;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
+            .map_err(what("private mounts"))?;
+        mount(
+            Some("tmpfs"),
+            WORK,
+            Some("tmpfs"),
+            MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
+            Some("mode=0755,size=256m"),
+        )
+        .map_err(what("tmpfs"))?;
+        // The host's control groups go aside, an own view of the unified ones takes the place:
+        // libcontainer then takes the one path that works in a user namespace.
+        let work = Path::new(WORK);
+        let groups = work.join("cgroup");
+        fs::create_dir(&groups)?;
+        let host = Path::new("/sys/fs/cgroup");
+        mount(Some(host), &groups, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)
+            .map_err(what("control groups"))?;
+        mount(Some("cgroup2"), host, Some("cgroup2"), MsFlags::empty(), none)
+            .map_err(what("cgroup2"))?;
+        mount(
+            Some("proc"),
+            "/proc",
+            Some("proc"),
+            MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC,
+            none,
+        )
+        .map_err(what("proc (is /proc of an outer container masked?)"))?;
+        let tree = tree.rebased(host, &groups);
+        tree.settle()?;
+        let base = rootfs::prepare(placed)?;
+        bytecode::compile(&base.join(FORGE.trim_start_matches('/')), placed);
+        let (states, bundles) = (work.join("state"), work.join("bundle"));
+        fs::create_dir(&states)?;
+        fs::create_dir(&bundles)?;
+        Ok(Self {
+            control,
+            signals,
+            tree,
+            base,
+            states,
+            bundles,
+            seccomp: seccomp::profile().map_err(io::Error::other)?,
+            containers: HashMap::new(),
+            early: HashMap::new(),
+        })
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        loop {
+            let creating: Vec<String> = self
+                .containers
+                .iter()
+                .filter(|(_, c)| matches!(c.state, State::Creating { .. }))
+                .map(|(id, _)| id.clone())
+                .collect();
+            let mut fds = vec![
+                PollFd::new(self.control.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+            ];
+            for id in &creating {
+                if let Some(State::Creating { told, .. }) = self.containers.get(id).map(|c| &c.state)
+                {
+                    fds.push(PollFd::new(told.as_fd(), PollFlags::POLLIN));
+                }
+            }
+            match poll(&mut fds, PollTimeout::NONE) {
+                Err(Errno::EINTR) => continue,
+                other => other?,
+            };
+            let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
+            for (id, ready) in creating.iter().zip(&ready[2..]) {
+                if *ready {
+                    self.on_creator(id)?;
+                }
+            }
+            if ready[1] {
+                while let Ok(Some(_)) = self.signals.read_signal() {}
+                self.reap()?;
+            }
+            if ready[0] && !self.on_control()? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn reply(&self, serial: u64, result: Result<Success, Failure>) -> io::Result<()> {
+        send(self.control, &Message::Reply { serial, result })
+    }
+
+    /// Takes one request; false when the server is gone.
+    fn on_control(&mut self) -> io::Result<bool> {
+        let mut buffer = vec![0u8; MAX_MESSAGE];
+        let mut space = cmsg_space!([std::os::fd::RawFd; 1]);
+        let (length, stream) = {
+            let mut parts = [io::IoSliceMut::new(&mut buffer)];
+            let message = match recvmsg::<()>(
+                self.control.as_raw_fd(),
+                &mut parts,
+                Some(&mut space),
+                MsgFlags::MSG_CMSG_CLOEXEC,
+            ) {
+                Err(Errno::EINTR) => return Ok(true),
+                Err(Errno::ECONNRESET) => return Ok(false),
+                other => other?,
+            };
+            let mut stream = None;
+            for part in message.cmsgs()? {
+                if let ControlMessageOwned::ScmRights(fds) = part {
+                    stream = fds.into_iter().map(sys::adopt).next_back();
+                }
+            }
+            (message.bytes, stream)
+        };
+        if length == 0 {
+            return Ok(false);
+        }
+        let request: Request =
+            postcard::from_bytes(&buffer[..length]).map_err(io::Error::other)?;
+        self.handle(request, stream)?;
+        Ok(true)
+    }
+
+    fn handle(&mut self, request: Request, stream: Option<OwnedFd>) -> io::Result<()> {
+        let serial = request.serial;
+        let id = match &request.operation {
+            Operation::Hello => {
+                let weak = match &self.tree {
+                    Tree::None { reason } => vec![reason.clone()],
+                    _ => Vec::new(),
+                };
+                return self.reply(serial, Ok(Success::Hello { weak }));
+            }
+            Operation::Create { id, limits } => {
+                if self.containers.contains_key(id) {
+                    return self.reply(serial, Err(Failure::AlreadyExists));
+                }
+                let (id, limits) = (id.clone(), *limits);
+                let Some(stream) = stream else {
+                    let failure = Failure::Internal("no stream came with the request".to_owned());
+                    return self.reply(serial, Err(failure));
+                };
+                return self.create(serial, id, limits, stream);
+            }
+            Operation::Start { id }
+            | Operation::Usage { id }
+            | Operation::Kill { id }
+            | Operation::Remove { id } => id.clone(),
+        };
+        let Some(container) = self.containers.get_mut(&id) else {
+            // Killing and removing what is not there is done already.
+            let result = match request.operation {
+                Operation::Kill { .. } | Operation::Remove { .. } => Ok(Success::Done),
+                _ => Err(Failure::NotFound),
+            };
+            return self.reply(serial, result);
+        };
+        let pid = match &mut container.state {
+            State::Creating { waiting, .. } => {
+                waiting.push(request);
+                return Ok(());
+            }
+            State::Alive { pid } => Some(*pid),
+            State::Exited => None,
+        };
+        match (request.operation, pid) {
+            (Operation::Usage { .. }, _) => {
+                let counted = container.leaf.counted();
+                self.reply(serial, Ok(Success::Usage(counted)))
+            }
+            (Operation::Start { .. }, _) => {
+                let result = OciContainer::load(self.states.join(&id))
+                    .and_then(|mut c| c.start())
+                    .map(|()| Success::Done)
+                    .map_err(|e| Failure::Internal(bounded(format!("cannot start: {e}"))));
+                self.reply(serial, result)
+            }
+            (operation @ (Operation::Kill { .. } | Operation::Remove { .. }), Some(pid)) => {
+                // Not reaped yet, so the number cannot name another process.
+                let _ = kill(pid, Signal::SIGKILL);
+                container.on_exit.push(Request { serial, operation });
+                Ok(())
+            }
+            (Operation::Remove { .. }, None) => {
+                let result = self.remove(&id);
+                self.reply(serial, result)
+            }
+            (_, None) => self.reply(serial, Ok(Success::Done)),
+            // Answered above.
+            (Operation::Hello | Operation::Create { .. }, Some(_)) => Ok(()),
+        }
+    }
+
+    fn create(
+        &mut self,
+        serial: u64,
+        id: String,
+        limits: Limits,
+        stream: OwnedFd,
+    ) -> io::Result<()> {
+        let leaf = self.tree.leaf(&id);
+        // A packet, not the end of a stream: the container's first process holds this end too.
+        let (told, tell) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        let creator = sys::fork(|| {
+            let created: Created =
+                self.build(&id, &leaf, &limits, &stream).map_err(|e| bounded(e.to_string()));
+            let written = postcard::to_stdvec(&created)
+                .map_err(io::Error::other)
+                .and_then(|bytes| Ok(nix::unistd::write(&tell, &bytes)?));
+            i32::from(written.is_err())
+        });
+        let creator = match creator {
+            Ok(creator) => creator,
+            Err(e) => {
+                let failure = Failure::Internal(format!("cannot fork a creator: {e}"));
+                return self.reply(serial, Err(failure));
+            }
+        };
+        let state = State::Creating { creator, told, serial, waiting: Vec::new() };
+        self.containers.insert(id, Container { leaf, state, on_exit: Vec::new() });
+        Ok(())
+    }
+
+    /// In the creator: makes the group, enters it, and lets libcontainer make the container.
+    fn build(
+        &self,
+        id: &str,
+        leaf: &Leaf,
+        limits: &Limits,
+        stream: &OwnedFd,
+    ) -> Result<(i32, Effective), Box<dyn std::error::Error>> {
+        let group = |e: io::Error| format!("control group: {e}");
+        let effective = leaf.create(limits).map_err(group)?;
+        leaf.enter().map_err(group)?;
+        let bundle = self.bundles.join(id);
+        fs::create_dir(&bundle)?;
+        let bounded = effective.weak.is_empty();
+        let spec = spec::build(
+            &self.base,
+            &Path::new("/").join(id),
+            limits,
+            bounded,
+            self.seccomp.clone(),
+        )?;
+        spec.save(bundle.join("config.json"))?;
+        let null = OwnedFd::from(fs::OpenOptions::new().write(true).open("/dev/null")?);
+        let container = ContainerBuilder::new(id.to_owned(), SyscallType::default())
+            .with_root_path(&self.states)?
+            .with_stdin(stream.try_clone()?)
+            .with_stdout(stream.try_clone()?)
+            .with_stderr(null)
+            .validate_id()?
+            .as_init(&bundle)
+            .with_systemd(false)
+            .with_detach(true)
+            .build()?;
+        let pid = container.pid().ok_or("the container has no process")?;
+        Ok((pid.as_raw(), effective))
+    }
+
+    /// Takes what a creator tells, or that it died without a word.
+    fn on_creator(&mut self, id: &str) -> io::Result<()> {
+        let Some(container) = self.containers.get_mut(id) else {
+            return Ok(());
+        };
+        let State::Creating { told, serial, waiting, .. } = &mut container.state else {
+            return Ok(());
+        };
+        let mut packet = vec![0u8; MAX_MESSAGE];
+        let created: Created = match recv(told.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
+            Err(Errno::EINTR) => return Ok(()),
+            Ok(length) if length > 0 => {
+                postcard::from_bytes(&packet[..length]).map_err(|e| e.to_string()).flatten()
+            }
+            _ => Err("the creator died without a word".to_owned()),
+        };
+        let (serial, waiting) = (*serial, std::mem::take(waiting));
+        match created {
+            Ok((pid, effective)) => {
+                container.state = State::Alive { pid: Pid::from_raw(pid) };
+                self.reply(serial, Ok(Success::Created(effective)))?;
+                if let Some(exit) = self.early.remove(&Pid::from_raw(pid)) {
+                    self.on_exit(id, exit)?;
+                }
+            }
+            Err(error) => {
+                // The first error is the one to tell; what is left is removed as far as it goes.
+                if let Err(e) = self.remove(id) {
+                    tracing::error!(?e, id, "a failed container is left behind");
+                }
+                self.reply(serial, Err(Failure::Internal(error)))?;
+            }
+        }
+        waiting.into_iter().try_for_each(|request| self.handle(request, None))
+    }
+
+    fn reap(&mut self) -> io::Result<()> {
+        loop {
+            let (pid, exit) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(pid, code)) => (pid, Exit::Code(code)),
+                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, Exit::Signal(signal as i32)),
+                Err(Errno::EINTR) => continue,
+                Ok(WaitStatus::StillAlive) | Err(_) => break,
+                Ok(_) => continue,
+            };
+            let whose = |state: &State| match state {
+                State::Alive { pid: first } => *first == pid,
+                State::Creating { creator, .. } => *creator == pid,
+                State::Exited => false,
+            };
+            let found = self.containers.iter().find(|(_, c)| whose(&c.state));
+            match found.map(|(id, c)| (id.clone(), matches!(c.state, State::Alive { .. }))) {
+                Some((id, true)) => self.on_exit(&id, exit)?,
+                Some((id, false)) => self.on_creator(&id)?,
+                None => {
+                    let creating = |c: &Container| matches!(c.state, State::Creating { .. });
+                    if self.containers.values().any(creating) {
+                        self.early.insert(pid, exit);
+                    } else {
+                        self.early.clear();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn on_exit(&mut self, id: &str, exit: Exit) -> io::Result<()> {
+        let Some(container) = self.containers.get_mut(id) else {
+            return Ok(());
+        };
+        container.state = State::Exited;
+        let waiting = std::mem::take(&mut container.on_exit);
+        send(self.control, &Message::Exited { id: id.to_owned(), exit })?;
+        waiting.into_iter().try_for_each(|request| self.handle(request, None))
+    }
+
+    fn remove(&mut self, id: &str) -> Result<Success, Failure> {
+        let Some(container) = self.containers.remove(id) else {
+            return Ok(Success::Done);
+        };
+        let mut first = None;
+        let mut note = |what: &str, result: Result<(), String>| {
+            if let Err(e) = result {
+                first.get_or_insert(bounded(format!("{what}: {e}")));
+            }
+        };
+        let state = self.states.join(id);
+        if state.exists() {
+            let deleted = OciContainer::load(state.clone()).and_then(|mut c| c.delete(true));
+            note("container", deleted.map_err(|e| e.to_string()));
+            if state.exists() {
+                note("container state", fs::remove_dir_all(state).map_err(|e| e.to_string()));
+            }
+        }
+        let bundle = self.bundles.join(id);
+        if bundle.exists() {
+            note("bundle", fs::remove_dir_all(bundle).map_err(|e| e.to_string()));
+        }
+        note("control group", container.leaf.remove().map_err(|e| e.to_string()));
+        first.map_or(Ok(Success::Done), |error| Err(Failure::Internal(error)))
+    }
+}
