@@ -20,7 +20,7 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigHandler, SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recv, recvmsg, socketpair,
@@ -57,6 +57,10 @@ pub(crate) fn main(control: &OwnedFd, tree: &Tree, placed: &[Placed]) -> i32 {
         }
     }
 }
+
+/// Signals that the nursery ignores: the server tells by closing the socket.
+const IGNORED: [Signal; 4] =
+    [Signal::SIGPIPE, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
 fn send(control: &OwnedFd, message: &Message) -> io::Result<()> {
     let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
@@ -103,9 +107,7 @@ impl<'a> Nursery<'a> {
         mask.thread_block()?;
         let signals =
             SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        for ignored in [Signal::SIGPIPE, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-            sys::ignore_signal(ignored);
-        }
+        sys::handle_signals(&IGNORED, SigHandler::SigIgn);
         let what = |what: &'static str| move |e: Errno| io::Error::other(format!("{what}: {e}"));
         let none: Option<&str> = None;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
@@ -340,6 +342,9 @@ impl<'a> Nursery<'a> {
         limits: &Limits,
         stream: &OwnedFd,
     ) -> Result<(i32, Effective), Box<dyn std::error::Error>> {
+        // A program starts with the signals of a fresh process.
+        sys::handle_signals(&IGNORED, SigHandler::SigDfl);
+        SigSet::all().thread_unblock()?;
         let group = |e: io::Error| format!("control group: {e}");
         let effective = leaf.create(limits).map_err(group)?;
         leaf.enter().map_err(group)?;

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use nix::libc;
+use nix::sys::signal::{SigHandler, Signal};
 use nix::unistd::{ForkResult, Pid};
 
 /// Forks. The child runs `child` and exits with its status; it never returns.
@@ -123,10 +124,13 @@ pub(crate) fn die_with_parent() -> io::Result<()> {
     }
 }
 
-/// Ignores a signal in this process.
-pub(crate) fn ignore_signal(which: nix::sys::signal::Signal) {
-    // SAFETY: SIG_IGN installs no handler, so no code runs asynchronously.
-    let _ = unsafe { nix::sys::signal::signal(which, nix::sys::signal::SigHandler::SigIgn) };
+/// Gives signals their default action, or none.
+pub(crate) fn handle_signals(signals: &[Signal], handler: SigHandler) {
+    debug_assert!(matches!(handler, SigHandler::SigDfl | SigHandler::SigIgn));
+    for which in signals {
+        // SAFETY: neither disposition installs a handler, so no code runs asynchronously.
+        let _ = unsafe { nix::sys::signal::signal(*which, handler) };
+    }
 }
 
 /// A descriptor that becomes readable when the process ends (pidfd_open(2)).

@@ -14,7 +14,7 @@ use std::process::Command;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, geteuid, getuid, setsid};
 
@@ -164,9 +164,8 @@ fn adopt(nursery: Pid, sync: &UnixStream, map: &ids::Map, tree: &Tree) -> Result
 /// Waits until the nursery or the server is gone, and sees to it that the nursery is then.
 fn watch(control: &OwnedFd, nursery: Pid) {
     // SIGTERM and friends: the server tells by closing the socket.
-    for ignored in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGPIPE] {
-        sys::ignore_signal(ignored);
-    }
+    let ignored = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGPIPE];
+    sys::handle_signals(&ignored, SigHandler::SigIgn);
     let pidfd = sys::pidfd_open(nursery).ok();
     loop {
         let mut fds = vec![PollFd::new(control.as_fd(), PollFlags::empty())];
