@@ -1,7 +1,20 @@
 //! Mocks and working fakes of the ports, for tests only.
+//!
+//! `MockX` (mockall) is for asserting that something was called, or was not; `FakeX` keeps state
+//! and behaves. No fake looks at the real clock, starts a process or opens a file. All fakes of
+//! one test may share a [`Journal`], which tells in what order things happened.
+
+mod clock;
+mod guest;
+mod runtime;
+mod support;
 
 pub use crate::driven::{
     MockAuditLog, MockBackground, MockClock, MockContainerRuntime, MockGuest, MockGuestRun,
     MockIdSource,
 };
 pub use crate::driving::{MockCodeExecution, MockRunObserver};
+pub use clock::FakeClock;
+pub use guest::{FakeGuest, GuestStep, sound_hello};
+pub use runtime::{FakeRuntime, RuntimeCall, enforced_as_asked};
+pub use support::{FakeAudit, FakeBackground, FakeIds, FakeObserver, Journal};

@@ -39,6 +39,7 @@ pub(crate) fn serve() -> io::Result<()> {
             frame: Vec::new(),
         },
         incoming: Decoder::new(MAX_TO_AGENT),
+        mask,
         signals,
         run: None,
     };
@@ -77,6 +78,7 @@ struct Run {
 struct Agent {
     host: Host,
     incoming: Decoder,
+    mask: SigSet,
     signals: SignalFd,
     run: Option<Run>,
 }
@@ -154,8 +156,16 @@ impl Agent {
         for message in messages {
             match message {
                 ToAgent::Run { runner, name, code, stdin } if self.run.is_none() => {
-                    match program::start(runner, &name, &code, stdin.is_some()) {
-                        Ok(program) => self.run = Some(Run::new(program, stdin)),
+                    // A program inherits the mask, and needs to hear of its children.
+                    self.mask.thread_unblock()?;
+                    let started = program::start(runner, &name, &code, stdin.is_some());
+                    self.mask.thread_block()?;
+                    match started {
+                        Ok(program) => {
+                            self.run = Some(Run::new(program, stdin));
+                            // It may have ended while the signal was not blocked.
+                            self.reap();
+                        }
                         Err(why) => {
                             self.host.send(&FromAgent::Failed(why))?;
                             return Ok(false);

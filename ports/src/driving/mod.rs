@@ -8,7 +8,11 @@ use tokio_util::sync::CancellationToken;
 use crate::vocabulary::{ExecutionOutcome, ExecutionRequest, Refusal, RunEvent};
 
 /// Runs code in fresh sandboxes.
-#[cfg_attr(feature = "testing", mockall::automock)]
+#[cfg_attr(
+    feature = "testing",
+    allow(clippy::result_large_err, reason = "closures that mockall generates"),
+    mockall::automock
+)]
 #[async_trait]
 pub trait CodeExecution: Send + Sync {
     /// Runs one program to its end.

@@ -1,0 +1,79 @@
+//! What can go wrong with the file, and the one place where it becomes a `PortError`.
+//!
+//! Messages name the file and never what was to be written.
+
+use std::io;
+use std::path::Path;
+
+use mcp_forge_ports::{PortError, PortErrorKind};
+
+/// A failure of the audit file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FileAuditError {
+    #[error("cannot open the file or make its directory")]
+    Open { source: io::Error },
+    #[error("not a regular file, or a symbolic link")]
+    NotRegular,
+    #[error("another process holds the lock")]
+    Locked,
+    #[error("the file was deleted while it was in use")]
+    Deleted,
+    #[error("cannot write the entry")]
+    Write { source: io::Error },
+    #[error("cannot write the entry, and part of it is left in the file: {left}")]
+    Torn { source: io::Error, left: io::Error },
+    #[error("the time of the entry is out of range")]
+    Time { source: jiff::Error },
+    #[error("the entry cannot be encoded")]
+    Encode { source: serde_json::Error },
+}
+
+impl FileAuditError {
+    /// The error of the port, with what the operator can do.
+    pub(crate) fn into_port(self, path: &Path) -> PortError {
+        let (kind, hint) = match &self {
+            Self::Open { source } | Self::Write { source } | Self::Torn { source, .. } => {
+                classify(source)
+            }
+            Self::NotRegular => (
+                PortErrorKind::Unsupported,
+                "name a regular file, by its real path",
+            ),
+            Self::Locked => (
+                PortErrorKind::TimedOut,
+                "find the process that holds the lock (`lslocks`), or name another file",
+            ),
+            Self::Deleted => (
+                PortErrorKind::NotFound,
+                "start mcp-forge again so that it makes a new file",
+            ),
+            Self::Time { .. } => (PortErrorKind::Internal, "set the clock of the host"),
+            Self::Encode { .. } => (PortErrorKind::Internal, "report this as a defect"),
+        };
+        PortError::new(kind, format!("audit log {}", path.display()))
+            .with_hint(hint)
+            .with_source(self)
+    }
+}
+
+fn classify(error: &io::Error) -> (PortErrorKind, &'static str) {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            (
+                PortErrorKind::LimitExceeded,
+                "free space on the file system of the audit log",
+            )
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => (
+            PortErrorKind::Denied,
+            "give mcp-forge write access to the audit log and its directory",
+        ),
+        io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
+            (PortErrorKind::Unsupported, "name a file in a directory")
+        }
+        _ => (
+            PortErrorKind::Internal,
+            "look at the file system of the audit log",
+        ),
+    }
+}

@@ -1,0 +1,283 @@
+//! The server that rmcp drives: who we are, which tools there are, one call from end to end.
+//!
+//! It holds no state of a client: each request stands alone, so that one instance serves any
+//! number of connections in any protocol revision.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use mcp_forge_ports::driving::{CodeExecution, NoObserver, RunObserver};
+use mcp_forge_ports::vocabulary::{
+    ExecutionOutcome, ExecutionRequest, Language, Refusal, RefusalKind,
+};
+use rmcp::ErrorData;
+use rmcp::ServerHandler;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult,
+    ErrorCode, Implementation, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+    RequestMetaObject, ServerCapabilities, ServerConfig, Tool,
+};
+use rmcp::service::{RequestContext, RoleServer};
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::catalog::{self, LanguageTool};
+use crate::one_line::one_line;
+use crate::progress::RunWatch;
+use crate::settings::McpSettings;
+use crate::value::{Fault, describe, echo};
+use crate::{arguments, tool_result};
+
+/// Longest client name, characters.
+const NAME_CHARS: usize = 128;
+
+/// What a model is told about the server as a whole.
+const INSTRUCTIONS: &str = "Runs programs in isolated sandboxes with limits on time, memory, CPU \
+    and output. Use it to calculate, to analyse data, or to try code out. Each call is a fresh \
+    sandbox without network and without the user's files, so send complete programs and print \
+    what you need. When a call fails, its last line says why and what to do next.";
+
+/// The MCP server. Clones share everything but their calls in flight.
+#[derive(Clone)]
+pub struct McpServer {
+    core: Arc<Core>,
+    calls: TaskTracker,
+}
+
+struct Core {
+    execution: Arc<dyn CodeExecution>,
+    settings: McpSettings,
+    tools: Vec<LanguageTool>,
+}
+
+impl McpServer {
+    /// A server that runs code with `execution`, one tool for each language of the settings.
+    pub fn new(execution: Arc<dyn CodeExecution>, settings: McpSettings) -> Self {
+        let tools = catalog::tools(&settings);
+        Self {
+            core: Arc::new(Core {
+                execution,
+                settings,
+                tools,
+            }),
+            calls: TaskTracker::new(),
+        }
+    }
+
+    /// The same server with its own count of calls in flight.
+    pub(crate) fn for_connection(&self) -> (Self, TaskTracker) {
+        let calls = TaskTracker::new();
+        let server = Self {
+            core: Arc::clone(&self.core),
+            calls: calls.clone(),
+        };
+        (server, calls)
+    }
+
+    pub(crate) fn settings(&self) -> &McpSettings {
+        &self.core.settings
+    }
+
+    fn tool(&self, name: &str) -> Option<&LanguageTool> {
+        self.core.tools.iter().find(|entry| entry.tool.name == name)
+    }
+
+    fn unknown_tool(&self, name: &str) -> ErrorData {
+        let names: Vec<_> = self
+            .core
+            .tools
+            .iter()
+            .map(|entry| entry.tool.name.clone())
+            .collect();
+        let message = format!("unknown tool {:?}", echo(name));
+        ErrorData::invalid_params(message, Some(json!({ "tools": names })))
+    }
+
+    async fn call(
+        &self,
+        name: &str,
+        language: Language,
+        arguments: Map<String, Value>,
+        context: &RequestContext<RoleServer>,
+    ) -> CallToolResult {
+        let correlation_id = correlation_id(&context.meta);
+        let bounds = &self.core.settings.bounds;
+        let mut request = match arguments::parse(name, language, bounds, arguments) {
+            Ok(request) => request,
+            Err(fault) => return tool_result::rejected(fault, correlation_id),
+        };
+        request.correlation_id = correlation_id.clone();
+        request.client = context
+            .client_info()
+            .map(|client| one_line(&client.name, NAME_CHARS))
+            .filter(|client| !client.is_empty());
+        match self.run(request, context).await {
+            Some(Ok(outcome)) => tool_result::ended(&outcome, bounds),
+            Some(Err(refusal)) => tool_result::refused(&refusal),
+            None => {
+                let fault = Fault {
+                    kind: RefusalKind::Internal,
+                    message: "a defect of mcp-forge stopped the call".to_owned(),
+                    hint: "report it to the operator with the correlation id".to_owned(),
+                    field: None,
+                    allowed: None,
+                };
+                tool_result::rejected(fault, correlation_id)
+            }
+        }
+    }
+
+    /// Runs the request, reporting progress if the client asked for it; none when it panicked.
+    async fn run(
+        &self,
+        request: ExecutionRequest,
+        context: &RequestContext<RoleServer>,
+    ) -> Option<Result<ExecutionOutcome, Refusal>> {
+        let token = context.meta.get_progress_token();
+        let watch = Arc::new(RunWatch::default());
+        let observer: Arc<dyn RunObserver> = match token {
+            Some(_) => Arc::clone(&watch) as _,
+            None => Arc::new(NoObserver),
+        };
+        let run = self
+            .core
+            .execution
+            .execute(request, observer, context.ct.clone());
+        let run = AssertUnwindSafe(run).catch_unwind();
+        let Some(token) = token else {
+            return run.await.ok();
+        };
+        let ended = CancellationToken::new();
+        let run = async {
+            let result = run.await;
+            ended.cancel();
+            result
+        };
+        let pace = self.core.settings.progress;
+        let report = watch.report(&context.peer, token, pace, &ended, &context.ct);
+        let (result, ()) = tokio::join!(run, report);
+        result.ok()
+    }
+
+    /// A `tools/call` whose parameters do not have the shape of one.
+    fn misshapen_call(
+        &self,
+        params: Option<&Value>,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, ErrorData> {
+        let member = |name| params.and_then(|params| params.get(name));
+        let Some(name) = member("name").and_then(Value::as_str) else {
+            let message = "tools/call needs an object with the string `name`";
+            return Err(ErrorData::invalid_params(message, None));
+        };
+        if self.tool(name).is_none() {
+            return Err(self.unknown_tool(name));
+        }
+        match member("arguments") {
+            Some(arguments) if !arguments.is_object() && !arguments.is_null() => {
+                let fault = Fault {
+                    kind: RefusalKind::InvalidArgument,
+                    message: format!(
+                        "the arguments must be an object, not {}",
+                        describe(arguments)
+                    ),
+                    hint: "send an object such as {\"code\": \"print(1)\"}".to_owned(),
+                    field: None,
+                    allowed: None,
+                };
+                Ok(tool_result::rejected(fault, correlation_id(&context.meta)))
+            }
+            _ => Err(ErrorData::invalid_params(
+                "tools/call has malformed parameters",
+                None,
+            )),
+        }
+    }
+}
+
+impl ServerHandler for McpServer {
+    fn get_info(&self) -> ServerConfig {
+        let name =
+            Implementation::new("mcp-forge", env!("CARGO_PKG_VERSION")).with_title("mcp-forge");
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(name)
+            .with_instructions(INSTRUCTIONS)
+    }
+
+    async fn list_tools(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        if request.is_some_and(|request| request.cursor.is_some()) {
+            return Err(ErrorData::invalid_params(
+                "unknown cursor: the list has one page",
+                None,
+            ));
+        }
+        let tools = self
+            .core
+            .tools
+            .iter()
+            .map(|entry| entry.tool.clone())
+            .collect();
+        Ok(ListToolsResult::with_all_items(tools))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        self.tool(name).map(|entry| entry.tool.clone())
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let _in_flight = self.calls.token();
+        let Some(LanguageTool { language, .. }) = self.tool(&request.name) else {
+            return Err(self.unknown_tool(&request.name));
+        };
+        let arguments = request.arguments.unwrap_or_default();
+        let result = self
+            .call(&request.name, *language, arguments, &context)
+            .await;
+        Ok(result.into())
+    }
+
+    /// rmcp brings requests here whose method it does not know, or whose parameters it could not
+    /// read.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        match request.method.as_str() {
+            "tools/call" => {
+                let mut result = self.misshapen_call(request.params.as_ref(), &context)?;
+                // rmcp does this for results of its own types only.
+                if context.protocol_version() < Some(ProtocolVersion::V_2026_07_28) {
+                    result.result_type = None;
+                }
+                serde_json::to_value(result)
+                    .map(CustomResult::new)
+                    .map_err(|error| ErrorData::internal_error(error.to_string(), None))
+            }
+            "initialize" | "server/discover" | "ping" | "tools/list" => {
+                let message = format!("{} has malformed parameters", request.method);
+                Err(ErrorData::invalid_params(message, None))
+            }
+            method => Err(ErrorData::new(
+                ErrorCode::METHOD_NOT_FOUND,
+                echo(method),
+                None,
+            )),
+        }
+    }
+}
+
+/// The caller's correlation id as it was sent; the core says whether it can be used.
+fn correlation_id(meta: &RequestMetaObject) -> Option<String> {
+    meta.get("correlationId")?.as_str().map(str::to_owned)
+}

@@ -1,0 +1,243 @@
+//! The checks of a request that need nothing but the policy. It does not read the program: that
+//! it is well-formed is the interpreter's to say.
+
+use mcp_forge_ports::vocabulary::{ExecutionRequest, RefusalKind, ResourceLimits};
+
+use crate::byte_size::quoted;
+use crate::limits::format_byte_size;
+use crate::policy::ExecutionPolicy;
+use crate::violation::Violation;
+
+/// Longest correlation id of a caller, characters.
+pub const MAX_CORRELATION_ID: usize = 128;
+
+/// Longest name of a program in tracebacks, bytes.
+pub const MAX_SOURCE_NAME: usize = 256;
+
+/// Checks a request and gives the limits of its run.
+///
+/// # Errors
+///
+/// The first rule that it breaks, in the order correlation id, language, code, source
+/// name, stdin, limits.
+pub fn admit(
+    policy: &ExecutionPolicy,
+    request: &ExecutionRequest,
+) -> Result<ResourceLimits, Violation> {
+    if let Some(id) = &request.correlation_id {
+        check_correlation_id(id)?;
+    }
+    check_language(policy, request)?;
+    check_code(&request.code, policy.max_code_bytes)?;
+    check_source_name(request.source_name.as_deref())?;
+    check_stdin(request.stdin.as_deref(), policy.max_stdin_bytes)?;
+    policy.limits.resolve(request)
+}
+
+/// Checks a caller's own correlation id.
+///
+/// # Errors
+///
+/// `invalid_argument` unless it is `[A-Za-z0-9._:-]{1,128}`.
+pub fn check_correlation_id(id: &str) -> Result<(), Violation> {
+    let sound = (1..=MAX_CORRELATION_ID).contains(&id.len())
+        && id
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte));
+    if sound {
+        return Ok(());
+    }
+    Err(Violation::invalid(
+        "correlation_id",
+        format!("{} is no correlation id", quoted(id)),
+        format!("1..={MAX_CORRELATION_ID} characters of A-Z a-z 0-9 . _ : -"),
+    ))
+}
+
+fn check_language(policy: &ExecutionPolicy, request: &ExecutionRequest) -> Result<(), Violation> {
+    if policy.languages.contains(&request.language) {
+        return Ok(());
+    }
+    let known: Vec<_> = policy.languages.iter().map(|l| l.as_str()).collect();
+    Err(Violation {
+        kind: RefusalKind::Unsupported,
+        field: Some("language"),
+        message: format!("{} cannot be run here", request.language),
+        hint: format!(
+            "use {}, or let the operator install {} (`mcp-forge doctor` tells what is missing)",
+            known.join(" or "),
+            request.language
+        ),
+        allowed: Some(known.join(", ")),
+    })
+}
+
+fn check_code(code: &str, max: usize) -> Result<(), Violation> {
+    let allowed = || format!("1..={} bytes of text without NUL", max);
+    if code.len() > max {
+        return Err(Violation::above(
+            "code",
+            format!(
+                "code of {} bytes exceeds the maximum of {}",
+                code.len(),
+                format_byte_size(max as u64)
+            ),
+            allowed(),
+        )
+        .with_hint("put data into files or standard input, and split the program"));
+    }
+    if code.chars().all(char::is_whitespace) {
+        let message = "code is empty".to_owned();
+        return Err(Violation::invalid("code", message, allowed()));
+    }
+    if let Some(at) = code.bytes().position(|byte| byte == 0) {
+        let message = format!("code has a NUL byte at offset {at}");
+        return Err(Violation::invalid("code", message, allowed()));
+    }
+    Ok(())
+}
+
+fn check_source_name(name: Option<&str>) -> Result<(), Violation> {
+    match name {
+        Some(name)
+            if name.is_empty()
+                || name.len() > MAX_SOURCE_NAME
+                || name.chars().any(char::is_control) =>
+        {
+            Err(Violation::invalid(
+                "source_name",
+                format!("{} is no name of a program", quoted(name)),
+                format!("1..={MAX_SOURCE_NAME} bytes without control characters"),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_stdin(stdin: Option<&str>, max: usize) -> Result<(), Violation> {
+    match stdin {
+        Some(text) if text.len() > max => Err(Violation::above(
+            "stdin",
+            format!(
+                "stdin of {} bytes exceeds the maximum of {}",
+                text.len(),
+                format_byte_size(max as u64)
+            ),
+            format!("up to {max} bytes"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mcp_forge_ports::vocabulary::Language;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn policy() -> ExecutionPolicy {
+        ExecutionPolicy {
+            languages: vec![Language::Python],
+            max_code_bytes: 100,
+            max_stdin_bytes: 10,
+            ..ExecutionPolicy::default()
+        }
+    }
+
+    fn python(code: &str) -> ExecutionRequest {
+        ExecutionRequest::new(Language::Python, code)
+    }
+
+    fn refused(request: &ExecutionRequest) -> (RefusalKind, &'static str, String) {
+        let violation = admit(&policy(), request).unwrap_err();
+        assert!(!violation.hint.is_empty());
+        assert!(violation.allowed.is_some());
+        (violation.kind, violation.field.unwrap(), violation.message)
+    }
+
+    #[test]
+    fn sound_requests_pass() {
+        for code in ["1", " 1\n", "é", "\u{feff}1", &"x".repeat(100)] {
+            assert!(admit(&policy(), &python(code)).is_ok(), "{code:?}");
+        }
+        let full = ExecutionRequest {
+            stdin: Some("0123456789".into()),
+            source_name: Some("a b.py".into()),
+            ..python("1")
+        };
+        assert!(admit(&policy(), &full).is_ok());
+        let empty_stdin = ExecutionRequest {
+            stdin: Some(String::new()),
+            ..python("1")
+        };
+        assert!(admit(&policy(), &empty_stdin).is_ok());
+    }
+
+    #[test]
+    fn unsound_code_is_refused() {
+        use RefusalKind::{InvalidArgument, LimitExceeded};
+        for code in ["", " ", "\n\t\r", "\u{3000}"] {
+            let (kind, field, message) = refused(&python(code));
+            assert_eq!((kind, field), (InvalidArgument, "code"), "{code:?}");
+            assert_eq!(message, "code is empty");
+        }
+        let (kind, field, message) = refused(&python("print(1)\0"));
+        assert_eq!((kind, field), (InvalidArgument, "code"));
+        assert!(message.contains("offset 8"), "{message}");
+        let (kind, field, message) = refused(&python(&"x".repeat(101)));
+        assert_eq!((kind, field), (LimitExceeded, "code"));
+        assert!(message.contains("101"), "{message}");
+        // Size comes first, so that no megabytes of blanks are looked at.
+        let (kind, _, _) = refused(&python(&" ".repeat(101)));
+        assert_eq!(kind, LimitExceeded);
+    }
+
+    #[test]
+    fn another_language_is_unsupported() {
+        let (kind, field, message) = refused(&ExecutionRequest::new(Language::R, "1"));
+        assert_eq!((kind, field), (RefusalKind::Unsupported, "language"));
+        assert_eq!(message, "r cannot be run here");
+    }
+
+    #[test]
+    fn stdin_and_source_name_are_bounded() {
+        let request = ExecutionRequest {
+            stdin: Some("01234567890".into()),
+            ..python("1")
+        };
+        let (kind, field, _) = refused(&request);
+        assert_eq!((kind, field), (RefusalKind::LimitExceeded, "stdin"));
+        for name in ["", "a\nb", "a\0", &"x".repeat(257)] {
+            let request = ExecutionRequest {
+                source_name: Some(name.to_owned()),
+                ..python("1")
+            };
+            let (kind, field, _) = refused(&request);
+            assert_eq!((kind, field), (RefusalKind::InvalidArgument, "source_name"));
+        }
+    }
+
+    #[test]
+    fn correlation_ids_are_plain() {
+        let longest = "x".repeat(128);
+        for id in ["a", "A-b_c.d:9", longest.as_str()] {
+            assert_eq!(check_correlation_id(id), Ok(()), "{id}");
+        }
+        let longer = "x".repeat(129);
+        for id in ["", " ", "a b", "a\n", "é", "a/b", "{}", longer.as_str()] {
+            let violation = check_correlation_id(id).unwrap_err();
+            assert_eq!(violation.kind, RefusalKind::InvalidArgument);
+            assert_eq!(violation.field, Some("correlation_id"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_request_gives_an_answer(code in any::<String>(), stdin in any::<Option<String>>(), memory in any::<Option<String>>(), id in any::<String>()) {
+            let request = ExecutionRequest { stdin, memory, ..python(&code) };
+            let _ = admit(&policy(), &request);
+            let _ = check_correlation_id(&id);
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The course of one run: check, slot, audit, sandbox, program, answer, and only then removal.
+//!
+//! What happens while the program runs is in `watch`, what is told of it in `conclude`.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use mcp_forge_ports::PortErrorKind;
+use mcp_forge_ports::driven::{Clock, GuestRun};
+use mcp_forge_ports::driving::RunObserver;
+use mcp_forge_ports::vocabulary::{
+    EffectiveLimits, EndedBy, ExecutionOutcome, ExecutionRequest, GuestJob, LimitsReport, Refusal,
+    RefusalKind, ResourceLimits, RunEvent, RuntimeDescription, SandboxRoot, SandboxSpec,
+};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::Core;
+use super::conclude::Finished;
+use super::refusal::{failed, unaudited};
+use super::sandbox::{Lease, Sandbox, StartFault};
+use super::slots::{Entry, Slot};
+use super::trail::Trail;
+use super::watch::{Watch, Watched};
+use crate::limits::weaknesses;
+use crate::output::{OutputCollector, OutputLimits};
+use crate::request::admit;
+use crate::violation::Violation;
+
+/// Name of a program that has none.
+const SOURCE_NAME: &str = "<code>";
+
+pub(super) type Answer = Result<ExecutionOutcome, Refusal>;
+
+/// One run.
+pub(super) struct Run {
+    pub(super) core: Arc<Core>,
+    pub(super) request: ExecutionRequest,
+    pub(super) trail: Arc<Trail>,
+    pub(super) observer: Arc<dyn RunObserver>,
+    pub(super) cancel: CancellationToken,
+}
+
+/// What is known of a run, filled in as it goes.
+pub(super) struct Facts {
+    pub(super) limits: LimitsReport,
+    pub(super) runtime: RuntimeDescription,
+    /// When the sandbox was started, by the monotonic clock.
+    pub(super) started_at: Option<Duration>,
+}
+
+/// Why a run got no program to watch.
+enum Halt {
+    Refused(Violation),
+    Cancelled,
+    /// The sandbox vanished.
+    Gone,
+}
+
+impl Run {
+    /// Runs, answers, cleans up.
+    pub(super) async fn drive(self, answer: oneshot::Sender<Answer>) {
+        let sandbox = Sandbox::new(&self.core.ports, &self.trail);
+        let mut lease = Lease::new(sandbox);
+        let told = match AssertUnwindSafe(self.answer(&mut lease))
+            .catch_unwind()
+            .await
+        {
+            Ok(told) => told,
+            // A defect in an adapter must not cost the clean-up.
+            Err(_) => Err(self.refuse(defect()).await),
+        };
+        // Nobody may be waiting any more.
+        let _ = answer.send(told);
+        lease.give_back(self.core.policy.cleanup_timeout).await;
+    }
+
+    async fn answer(&self, lease: &mut Lease) -> Answer {
+        match self.course(lease).await {
+            Ok(finished) => {
+                self.trail.note(finished.entry(&self.trail)).await;
+                Ok(finished.outcome)
+            }
+            Err(violation) => Err(self.refuse(violation).await),
+        }
+    }
+
+    async fn refuse(&self, violation: Violation) -> Refusal {
+        let refusal = violation.into_refusal(self.trail.correlation_id());
+        self.trail.note(self.trail.refused(&refusal)).await;
+        refusal
+    }
+
+    async fn course(&self, lease: &mut Lease) -> Result<Finished, Violation> {
+        let policy = &self.core.policy;
+        let requested = admit(policy, &self.request)?;
+        let mut facts = Facts {
+            limits: LimitsReport {
+                requested,
+                effective: EffectiveLimits::default(),
+            },
+            runtime: RuntimeDescription {
+                kind: self
+                    .core
+                    .info
+                    .get()
+                    .map_or("unknown", |info| &info.kind)
+                    .to_owned(),
+                image: policy.image.clone(),
+                ..RuntimeDescription::default()
+            },
+            started_at: None,
+        };
+        let output = OutputCollector::new(OutputLimits {
+            stdout: policy.stdout_limit,
+            stderr: policy.stderr_limit,
+        });
+        let watched = match self.prepare(&mut facts, lease).await {
+            Ok((guest, started_at, startup_deadline)) => {
+                let deadline = started_at + facts.limits.requested.timeout;
+                Watch::new(
+                    self,
+                    &lease.sandbox,
+                    guest,
+                    output,
+                    deadline,
+                    startup_deadline,
+                )
+                .until_end()
+                .await
+            }
+            Err(Halt::Refused(violation)) => return Err(violation),
+            Err(Halt::Cancelled) => {
+                Watched::without_program(self, output, Some(EndedBy::Cancelled))
+            }
+            Err(Halt::Gone) => Watched::without_program(self, output, None),
+        };
+        self.conclude(facts, watched, &lease.sandbox).await
+    }
+
+    /// Everything up to a program that runs. Gives the guest, when the sandbox was started, and
+    /// until when the agent has to report.
+    async fn prepare(
+        &self,
+        facts: &mut Facts,
+        lease: &mut Lease,
+    ) -> Result<(Box<dyn GuestRun>, Duration, Duration), Halt> {
+        lease.slot = Some(self.slot().await?);
+        let until = self.clock().monotonic() + self.core.policy.startup_timeout;
+
+        let entry = self.trail.request(&self.request, &facts.limits.requested);
+        let recorded = self.step(lease, until, self.trail.record(entry)).await?;
+        recorded.map_err(|error| Halt::Refused(unaudited(&error)))?;
+
+        facts.runtime.kind = self.step(lease, until, self.runtime_kind()).await??;
+        self.tell(RunEvent::Starting, until, true).await;
+        let spec = self.spec(&facts.limits.requested, &lease.sandbox);
+        let making = lease.sandbox.create(spec);
+        facts.limits.effective = self.step(lease, until, making).await??;
+        self.attest_limits(&facts.limits, lease, until).await?;
+
+        let starting = lease.sandbox.start();
+        let stream = self.step(lease, until, starting).await??;
+        let started_at = self.clock().monotonic();
+        facts.started_at = Some(started_at);
+
+        let guest = Arc::clone(&self.core.ports.guest);
+        let job = self.job();
+        let giving = async move { guest.run(stream, job).await }.boxed();
+        match self.step(lease, until, giving).await? {
+            Ok(guest) => Ok((guest, started_at, until)),
+            Err(error) => {
+                tracing::warn!(
+                    run_id = self.trail.run_id(),
+                    error = error.chain(),
+                    "no job given"
+                );
+                Err(match error.kind {
+                    // The sandbox was started and is not there to take its job.
+                    PortErrorKind::Unreachable | PortErrorKind::Protocol => Halt::Gone,
+                    _ => Halt::Refused(failed(&error)),
+                })
+            }
+        }
+    }
+
+    async fn slot(&self) -> Result<Slot, Halt> {
+        if self.cancel.is_cancelled() {
+            return Err(Halt::Cancelled);
+        }
+        let place = match self.core.slots.enter() {
+            Entry::Now(slot) => return Ok(slot),
+            Entry::Wait(place) => place,
+            Entry::Full { running, waiting } => {
+                return Err(Halt::Refused(Violation::general(
+                    RefusalKind::Busy,
+                    format!("{running} runs are going on and {waiting} are waiting"),
+                    "try again when some of them have ended",
+                )));
+            }
+        };
+        let queued = async {
+            let mut turn = Box::pin(place.turn());
+            tokio::select! {
+                biased;
+                slot = &mut turn => slot,
+                () = self.observer.observe(RunEvent::Queued) => turn.await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(Halt::Cancelled),
+            slot = queued => slot.ok_or_else(|| Halt::Refused(defect())),
+        }
+    }
+
+    /// Does one step of the preparation. If the run is cancelled or the time is over meanwhile,
+    /// the step is left to be finished by the clean-up.
+    async fn step<T: Send + 'static>(
+        &self,
+        lease: &mut Lease,
+        until: Duration,
+        mut operation: BoxFuture<'static, T>,
+    ) -> Result<T, Halt> {
+        if self.cancel.is_cancelled() {
+            return Err(Halt::Cancelled);
+        }
+        let halt = tokio::select! {
+            biased;
+            result = &mut operation => return Ok(result),
+            () = self.cancel.cancelled() => Halt::Cancelled,
+            () = self.clock().sleep_until(until) => Halt::Refused(Violation::general(
+                RefusalKind::Unavailable,
+                format!(
+                    "the sandbox was not ready within {} s",
+                    self.core.policy.startup_timeout.as_secs()
+                ),
+                "try again; if it happens often, the host is overloaded (`mcp-forge doctor`)",
+            )),
+        };
+        lease.unfinished = Some(operation.map(drop).boxed());
+        Err(halt)
+    }
+
+    fn runtime_kind(&self) -> BoxFuture<'static, Result<String, Violation>> {
+        let core = Arc::clone(&self.core);
+        async move {
+            let info = core.info.get_or_try_init(|| core.ports.runtime.info());
+            match info.await {
+                Ok(info) => Ok(info.kind.clone()),
+                Err(error) => Err(failed(&error)),
+            }
+        }
+        .boxed()
+    }
+
+    /// Lets a sandbox whose limits are not all enforced go on only if the operator accepts it.
+    async fn attest_limits(
+        &self,
+        limits: &LimitsReport,
+        lease: &mut Lease,
+        until: Duration,
+    ) -> Result<(), Halt> {
+        let weak = weaknesses(limits);
+        if weak.is_empty() {
+            return Ok(());
+        }
+        let accepted = self.core.policy.accept_unenforced;
+        let entry = self.trail.weak(accepted, &weak);
+        let recorded = self.step(lease, until, self.trail.record(entry)).await?;
+        if !accepted {
+            return Err(Halt::Refused(Violation::general(
+                RefusalKind::Unsupported,
+                format!(
+                    "this host does not enforce every limit: {}",
+                    weak.join("; ")
+                ),
+                "the operator can delegate a cgroup to mcp-forge (`mcp-forge doctor` tells how), \
+                 or accept it with `security.accept_unenforced_limits: true` \
+                 (MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS=true)",
+            )));
+        }
+        recorded.map_err(|error| Halt::Refused(unaudited(&error)))
+    }
+
+    fn spec(&self, limits: &ResourceLimits, sandbox: &Sandbox) -> SandboxSpec {
+        SandboxSpec {
+            id: sandbox.id.clone(),
+            root: SandboxRoot::Host,
+            limits: limits.clone(),
+        }
+    }
+
+    fn job(&self) -> GuestJob {
+        let source_name = self.request.source_name.as_deref();
+        GuestJob {
+            language: self.request.language,
+            code: self.request.code.clone(),
+            source_name: source_name.unwrap_or(SOURCE_NAME).to_owned(),
+            stdin: self.request.stdin.clone().map(String::into_bytes),
+        }
+    }
+
+    pub(super) fn clock(&self) -> &dyn Clock {
+        &*self.core.ports.clock
+    }
+
+    /// Tells the observer and waits for it, but not beyond `until`, and with `mind_cancel` not
+    /// beyond a cancellation.
+    pub(super) async fn tell(&self, event: RunEvent, until: Duration, mind_cancel: bool) {
+        tokio::select! {
+            biased;
+            () = self.observer.observe(event) => {}
+            () = self.cancel.cancelled(), if mind_cancel => {}
+            () = self.clock().sleep_until(until) => {}
+        }
+    }
+}
+
+impl From<Violation> for Halt {
+    fn from(violation: Violation) -> Self {
+        Self::Refused(violation)
+    }
+}
+
+impl From<StartFault> for Halt {
+    fn from(fault: StartFault) -> Self {
+        match fault {
+            StartFault::Gone => Self::Gone,
+            StartFault::Refused(violation) => Self::Refused(violation),
+        }
+    }
+}
+
+fn defect() -> Violation {
+    Violation::general(
+        RefusalKind::Internal,
+        "a part of mcp-forge failed during the run",
+        "this is a defect; the operator finds more under this correlation id in the log",
+    )
+}

@@ -1,0 +1,328 @@
+//! What happens from the moment the program runs until it has ended: its events, the time limit,
+//! cancelling, the output limit, and the steps of a stop.
+//!
+//! Everything from the sandbox is untrusted. Whatever it sends or does not send, this ends: each
+//! stage has a time at which the next one comes, and that time is looked at before each event.
+//! What the end means is decided in `conclude`.
+
+use std::time::Duration;
+
+use mcp_forge_ports::PortErrorKind;
+use mcp_forge_ports::driven::GuestRun;
+use mcp_forge_ports::vocabulary::{
+    EndedBy, GuestEvent, GuestExit, GuestHello, OutputStream, RunEvent,
+};
+
+use super::bounded;
+use super::run::Run;
+use super::sandbox::Sandbox;
+use crate::output::OutputCollector;
+
+/// Characters of an untrusted message that are kept.
+const MESSAGE: usize = 500;
+
+/// How far a stop has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Running,
+    Interrupted,
+    Killed,
+    KilledFromOutside,
+}
+
+/// Why there are no more events.
+#[derive(Debug)]
+pub(super) enum Ending {
+    /// The agent told how the program ended.
+    Exited(GuestExit),
+    /// The agent could not start the program.
+    NotStarted(String),
+    /// The stream ended.
+    StreamEnded,
+    /// The sandbox sent what it must not.
+    Broken(String),
+    /// The agent did not report in time.
+    Silent,
+    /// The agent says that a barrier is missing, or something spoke before the agent.
+    Unattested(Vec<String>),
+    /// It went on after everything that stops it.
+    Unstoppable,
+}
+
+/// A program that has ended.
+pub(super) struct Watched {
+    pub(super) ending: Ending,
+    /// Why mcp-forge stopped it, if it did.
+    pub(super) stopped: Option<EndedBy>,
+    pub(super) output: OutputCollector,
+    /// By the monotonic clock.
+    pub(super) ended_at: Duration,
+}
+
+impl Watched {
+    /// A run that never got as far.
+    pub(super) fn without_program(
+        run: &Run,
+        output: OutputCollector,
+        stopped: Option<EndedBy>,
+    ) -> Self {
+        Self {
+            ending: Ending::StreamEnded,
+            stopped,
+            output,
+            ended_at: run.clock().monotonic(),
+        }
+    }
+}
+
+pub(super) struct Watch<'a> {
+    run: &'a Run,
+    sandbox: &'a Sandbox,
+    guest: Box<dyn GuestRun>,
+    output: OutputCollector,
+    /// When the program's time is over.
+    deadline: Duration,
+    attested: bool,
+    stopped: Option<EndedBy>,
+    stage: Stage,
+    /// When the stage is over.
+    until: Duration,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(
+        run: &'a Run,
+        sandbox: &'a Sandbox,
+        guest: Box<dyn GuestRun>,
+        output: OutputCollector,
+        deadline: Duration,
+        startup_deadline: Duration,
+    ) -> Self {
+        Self {
+            run,
+            sandbox,
+            guest,
+            output,
+            deadline,
+            attested: false,
+            stopped: None,
+            stage: Stage::Running,
+            until: deadline.min(startup_deadline),
+        }
+    }
+
+    pub(super) async fn until_end(mut self) -> Watched {
+        let ending = loop {
+            if let Some(ending) = self.turn().await {
+                break ending;
+            }
+        };
+        Watched {
+            ending,
+            stopped: self.stopped,
+            output: self.output,
+            ended_at: self.run.clock().monotonic(),
+        }
+    }
+
+    /// Waits for one thing to happen and deals with it.
+    async fn turn(&mut self) -> Option<Ending> {
+        let (run, running) = (self.run, self.stopped.is_none());
+        if running && run.cancel.is_cancelled() {
+            self.stop(EndedBy::Cancelled).await;
+            return None;
+        }
+        if false {
+            return self.escalate().await;
+        }
+        // Time and cancelling were looked at just now, so that events that are always there
+        // cannot keep them from being noticed.
+        let event = tokio::select! {
+            biased;
+            () = run.cancel.cancelled(), if running => return None,
+            event = self.guest.next_event() => event,
+            () = run.clock().sleep_until(self.until) => return None,
+        };
+        match event {
+            Ok(Some(event)) => self.take(event).await,
+            Ok(None) => Some(Ending::StreamEnded),
+            Err(error) if error.kind == PortErrorKind::Protocol => {
+                Some(Ending::Broken(error.chain()))
+            }
+            Err(error) => {
+                tracing::warn!(sandbox = %self.sandbox.id, error = error.chain(), "stream failed");
+                Some(Ending::StreamEnded)
+            }
+        }
+    }
+
+    async fn take(&mut self, event: GuestEvent) -> Option<Ending> {
+        if !self.attested {
+            return self.take_first(event).await;
+        }
+        match event {
+            GuestEvent::Output { stream, bytes } => {
+                self.take_output(stream, bytes).await;
+                None
+            }
+            GuestEvent::Report(report) => {
+                self.output.report(report);
+                self.check_output().await;
+                None
+            }
+            GuestEvent::Exited(exit) => Some(Ending::Exited(exit)),
+            GuestEvent::StartFailed { message } if self.output.is_empty() => {
+                Some(Ending::NotStarted(message.chars().take(MESSAGE).collect()))
+            }
+            GuestEvent::StartFailed { .. } => Some(Ending::Broken(
+                "the agent failed to start a program that has written".to_owned(),
+            )),
+            GuestEvent::Hello(_) => Some(Ending::Broken("the agent said hello twice".to_owned())),
+            _ => None,
+        }
+    }
+
+    /// The first event has to be the agent's, and the agent has to find itself well confined.
+    async fn take_first(&mut self, event: GuestEvent) -> Option<Ending> {
+        match event {
+            GuestEvent::Hello(hello) => {
+                let missing = missing_barriers(&hello);
+                if !missing.is_empty() {
+                    return Some(Ending::Unattested(missing));
+                }
+                self.attested = true;
+                if self.stopped.is_none() {
+                    self.until = self.deadline;
+                    self.run.tell(RunEvent::Running, self.until, true).await;
+                }
+                None
+            }
+            // It was stopped before it came to that.
+            GuestEvent::Exited(exit) if self.stopped.is_some() => Some(Ending::Exited(exit)),
+            _ => Some(Ending::Unattested(vec![
+                "the first event is not the agent's hello".to_owned(),
+            ])),
+        }
+    }
+
+    async fn take_output(&mut self, stream: OutputStream, bytes: Vec<u8>) {
+        self.output.write(stream, &bytes);
+        self.check_output().await;
+        let event = RunEvent::Output { stream, bytes };
+        self.run
+            .tell(event, self.until, self.stopped.is_none())
+            .await;
+    }
+
+    async fn check_output(&mut self) {
+        let most = self.run.core.policy.output_stop_bytes;
+        if self.stopped.is_none() && self.output.received() > most {
+            self.stop(EndedBy::OutputLimit).await;
+        }
+    }
+
+    /// The stage is over.
+    async fn escalate(&mut self) -> Option<Ending> {
+        match self.stage {
+            Stage::Running if !self.attested && self.until < self.deadline => {
+                return Some(Ending::Silent);
+            }
+            Stage::Running => self.stop(EndedBy::Timeout).await,
+            Stage::Interrupted => self.kill().await,
+            Stage::Killed => self.kill_from_outside().await,
+            Stage::KilledFromOutside => return Some(Ending::Unstoppable),
+        }
+        None
+    }
+
+    async fn stop(&mut self, reason: EndedBy) {
+        self.stopped = Some(reason);
+        match reason {
+            // Somebody who floods gets no time to say more.
+            EndedBy::OutputLimit => self.kill().await,
+            _ => self.interrupt().await,
+        }
+    }
+
+    fn enter(&mut self, stage: Stage, time: Duration) {
+        self.stage = stage;
+        self.until = self.run.clock().monotonic() + time;
+    }
+
+    async fn interrupt(&mut self) {
+        self.enter(Stage::Interrupted, self.grace());
+        let sent = bounded(self.run.clock(), self.until, self.guest.interrupt()).await;
+        if let Some(Err(_)) = sent {
+            self.kill().await;
+        }
+    }
+
+    async fn kill(&mut self) {
+        self.enter(Stage::Killed, self.grace());
+        let sent = bounded(self.run.clock(), self.until, self.guest.kill()).await;
+        if let Some(Err(_)) = sent {
+            self.kill_from_outside().await;
+        }
+    }
+
+    async fn kill_from_outside(&mut self) {
+        self.enter(Stage::KilledFromOutside, self.grace() / 2);
+        self.sandbox.kill(self.until).await;
+    }
+
+    fn grace(&self) -> Duration {
+        self.run.core.policy.grace
+    }
+}
+
+/// The barriers that the agent does not find around itself.
+fn missing_barriers(hello: &GuestHello) -> Vec<String> {
+    let mut missing = Vec::new();
+    if !hello.no_new_privs {
+        missing.push("no_new_privs is off".to_owned());
+    }
+    if hello.seccomp_mode != 2 {
+        missing.push(format!(
+            "seccomp mode is {} where 2, a filter, must be",
+            hello.seccomp_mode
+        ));
+    }
+    if hello.capabilities != 0 {
+        missing.push(format!(
+            "capabilities are {:#x} where none must be",
+            hello.capabilities
+        ));
+    }
+    if hello.uid == 0 {
+        missing.push("user id is 0".to_owned());
+    }
+    missing
+}
+
+#[cfg(test)]
+mod tests {
+    use mcp_forge_ports::testing::sound_hello;
+
+    use super::*;
+
+    #[test]
+    fn each_missing_barrier_is_told() {
+        assert!(missing_barriers(&sound_hello()).is_empty());
+        let weak = GuestHello {
+            version: "1".into(),
+            uid: 0,
+            no_new_privs: false,
+            seccomp_mode: 1,
+            capabilities: 0x21,
+        };
+        assert_eq!(
+            missing_barriers(&weak),
+            [
+                "no_new_privs is off",
+                "seccomp mode is 1 where 2, a filter, must be",
+                "capabilities are 0x21 where none must be",
+                "user id is 0",
+            ]
+        );
+    }
+}
