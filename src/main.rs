@@ -1,1 +1,30 @@
-fn main() {}
+//! The program: command line, configuration, and the one place where adapters are chosen.
+//!
+//! It holds no rule of its own: what may run is the domain's, how it runs the adapters'.
+
+mod cli;
+mod commands;
+mod compose;
+mod settings;
+mod telemetry;
+mod world;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    // Before any thread: the helper process of the embedded runtime is this program too.
+    if let Some(code) = compose::helper(std::env::args_os()) {
+        return code;
+    }
+    let cli = cli::Cli::parse();
+    telemetry::start(cli.log_level, cli.log_format);
+    match commands::dispatch(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            commands::complain(&error);
+            ExitCode::from(commands::FAILED)
+        }
+    }
+}

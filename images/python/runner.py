@@ -40,7 +40,7 @@ import sys
 from _imp import _fix_co_filename
 from _signal import SIG_DFL, SIGINT, default_int_handler, signal
 from _thread import get_ident
-from io import StringIO, TextIOWrapper
+from io import BufferedRandom, BufferedWriter, StringIO, TextIOWrapper
 from posix import close, fstat, getpid, read, write
 from sys import getprofile, getrecursionlimit, gettrace, setprofile, setrecursionlimit, settrace
 
@@ -52,6 +52,7 @@ _real_open, _real_input = builtins.open, builtins.input
 _run_exit_functions, _show_exception = atexit._run_exitfuncs, sys.__excepthook__
 _name_of = type.__dict__["__name__"].__get__
 _traceback_of, _with_traceback = BaseException.__traceback__.__get__, BaseException.with_traceback
+_set_cause, _set_context = BaseException.__cause__.__set__, BaseException.__context__.__set__
 _Module = type(sys)
 
 KIB = 1024
@@ -59,6 +60,7 @@ MAX_JSON = MAX_REPR = KIB * KIB
 MAX_TRACEBACK = 256 * KIB
 MAX_MESSAGE = 64 * KIB
 MAX_DEPTH = 64
+MAX_CHAIN = 200  # exceptions
 NO_STDIN = "no standard input: pass the text as `stdin`"
 ONLY_AST = 0x400  # ast.PyCF_ONLY_AST
 
@@ -201,7 +203,7 @@ def _describe(value):
     except Exception as error:
         text = "<%s object: repr raised %s: %s>" % (_name_of(type(value)), _name_of(type(error)), _message(error))
     try:
-        encoded = _json(value, 0, [MAX_JSON]).encode()  # fails on lone surrogates
+        encoded = _json(value, 0, [MAX_JSON + 1]).encode()  # fails on lone surrogates
     except (ValueError, RuntimeError):  # RuntimeError: a thread changes a dict meanwhile
         encoded = b""
     return (b"json", encoded if 0 < len(encoded) <= MAX_JSON else None), (b"repr", _bounded(text, MAX_REPR))
@@ -270,8 +272,11 @@ def _strip(error):
     seen, todo = set(), [error]
     while todo:
         error = todo.pop()
-        if id(error) in seen or not isinstance(error, BaseException):
+        if id(error) in seen or not issubclass(type(error), BaseException):
             continue
+        if len(seen) == MAX_CHAIN:  # the interpreter would print nothing at all for want of stack
+            _set_cause(error, None)
+            _set_context(error, Exception("[... earlier exceptions left out ...]"))
         seen.add(id(error))
         first = here = _skip_own(_traceback_of(error))
         _with_traceback(error, first)
@@ -322,11 +327,11 @@ def _format(error, program):
     path, stderr, old_io = sys.path, getattr(sys, "stderr", missing), _modules.get("io", missing)
     collector = _Collector(stderr)
     name = program.name
-    if sys.version_info < (3, 13) and name[:1] == "<":
-        name += "\x1f"  # the interpreter looks for no source when the name is in angle brackets
     try:
+        if sys.version_info < (3, 13):
+            name += "\x1f"  # names in angle brackets are taken for names of no files
+            _modules["io"] = _io_with(name, program.source)
         sys.path = _standard_path  # 3.13 imports traceback: not a file of the program that is called so
-        _modules["io"] = _io_with(name, program.source)
         sys.stderr = collector
         program.rename(name)
         _show_exception(type(error), error, _traceback_of(error))
@@ -345,7 +350,7 @@ def _report(error, program):
     """Reports an uncaught exception; returns the exit code."""
     setrecursionlimit(max(getrecursionlimit(), 1000))
     _strip(error)
-    status = 130 if isinstance(error, KeyboardInterrupt) else 1
+    status = 130 if issubclass(type(error), KeyboardInterrupt) else 1
     hook = getattr(sys, "excepthook", _show_exception)
     if program.channel.is_ours() or hook is _show_exception:
         name, message = _name_of(type(error)), _message(error)
@@ -353,7 +358,8 @@ def _report(error, program):
             text = _format(error, program)
         except BaseException:
             text = ""
-        text = text or "%s: %s\n" % (name, message)
+        if name not in text:  # the interpreter gave up, as it does for an exception whose attributes cannot be read
+            text += "%s: %s\n" % (name, message)
         if not message and not program.has_stdin and name in ("EOFError", "BdbQuit"):
             message = NO_STDIN  # getpass and pdb say nothing
         if program.channel.is_ours():
@@ -479,7 +485,7 @@ def _package_directories():
     """What site.getsitepackages() gives, where that is plain to see; else None."""
     here, library = sys.executable.rpartition("/")[0], "%s/lib/python%d.%d" % (sys.prefix, *sys.version_info[:2])
     if sys.version_info < (3, 11) or not here or sys.prefix != sys.exec_prefix or sys.platlibdir != "lib":
-        return None  # up to 3.10 site is not frozen: imported late, it might be a file of the program
+        return None  # up to 3.10 site is not frozen, and imported late it might be a file of the program
     if _exists(here + "/pyvenv.cfg") or _exists(here.rpartition("/")[0] + "/pyvenv.cfg"):
         return None
     if library[:9] == "/usr/lib/" and _exists("/usr/lib/python3/dist-packages"):  # Debian and its kin
@@ -616,7 +622,8 @@ def _prepare(channel):
     program = _Program(channel, directory, templates, *channel.job())
     sys.argv = [program.name]
     imports.after.update({"linecache": program.fill_linecache, "multiprocessing.spawn": program.teach_spawn})
-    if "linecache" in _modules:  # from 3.13 on
+    if "linecache" in _modules:  # from 3.13 on, with the command line as its first entry
+        _modules["linecache"].cache.clear()
         program.fill_linecache(_modules["linecache"])
     sys.meta_path.insert(0, imports)
     if not program.has_stdin:
@@ -675,6 +682,7 @@ def _finish(status, program):
             if name == "stdout":
                 _show_ignored("Exception ignored in: %r" % (stream,), error)
     del threading, stream
+    _flush_files()
     native = _drop(program.directory)
     gc.collect()
     if native:
@@ -682,8 +690,20 @@ def _finish(status, program):
     return status
 
 
+def _flush_files():
+    """Writes out the files left open. Closing them is no substitute: a collection may begin with the lower layers."""
+    objects, files = gc.get_objects(), (TextIOWrapper, BufferedWriter, BufferedRandom)
+    kinds = [kind for kind in set(map(type, objects)) if issubclass(kind, files)]
+    for item in objects if kinds else ():
+        if type(item) in kinds:
+            try:
+                item.flush()
+            except BaseException:  # closed, or no longer writable
+                pass
+
+
 def _drop(directory):
-    """Lets go of all that the program made, so that its finalizers run and its files are written out.
+    """Lets go of all that the program made, so that its finalizers run.
 
     Returns whether native code is loaded that is not of the standard library.
     """

@@ -313,9 +313,13 @@ impl Leaf {
         }
     }
 
-    /// Moves the calling process into the group.
+    /// Moves the calling process, which has one thread, into the group.
+    ///
+    /// On v1 through `tasks`: a thread that moves itself needs no lock over all thread groups of
+    /// the host, whose taking waits for an RCU grace period (10 ms).
     pub(crate) fn enter(&self) -> io::Result<()> {
-        self.tree.dirs().into_iter().try_for_each(|dir| fs::write(dir.join("cgroup.procs"), "0"))
+        let file = if matches!(self.tree, Tree::V1 { .. }) { "tasks" } else { "cgroup.procs" };
+        self.tree.dirs().into_iter().try_for_each(|dir| fs::write(dir.join(file), "0"))
     }
 
     /// What the kernel counted in the group.

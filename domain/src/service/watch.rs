@@ -132,7 +132,7 @@ impl<'a> Watch<'a> {
             self.stop(EndedBy::Cancelled).await;
             return None;
         }
-        if false {
+        if run.clock().monotonic() >= self.until {
             return self.escalate().await;
         }
         // Time and cancelling were looked at just now, so that events that are always there

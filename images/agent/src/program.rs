@@ -51,7 +51,7 @@ pub(crate) fn start(
     // process in between.
     fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|e| say(e.into()))?;
     let mut child = Command::new("python3")
-        .args(["-I", "-S", "-c", &bootstrap(theirs.as_raw_fd())])
+        .args(["-I", "-S", "-B", "-u", "-X", "utf8", "-c", &bootstrap(theirs.as_raw_fd())])
         .env_clear()
         .envs(ENVIRONMENT)
         .current_dir("/workspace")

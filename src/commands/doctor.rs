@@ -1,0 +1,272 @@
+//! `mcp-forge doctor`: what works here, with evidence, and the command that mends what does not.
+//!
+//! Its last word is a real run: the checks before it explain, that one decides.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use mcp_forge_ports::driving::{CodeExecution, NoObserver};
+use mcp_forge_ports::vocabulary::{EndedBy, ExecutionRequest, Language};
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use super::print;
+use crate::cli::Doctor;
+use crate::compose::{Application, Runtime};
+use crate::settings::Settings;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Ok,
+    Warning,
+    Failed,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Check {
+    name: &'static str,
+    state: State,
+    evidence: String,
+    remedy: Option<String>,
+}
+
+impl Check {
+    fn ok(name: &'static str, evidence: impl Into<String>) -> Self {
+        Self { name, state: State::Ok, evidence: evidence.into(), remedy: None }
+    }
+
+    fn not(
+        name: &'static str,
+        state: State,
+        evidence: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { name, state, evidence: evidence.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// Checks everything and prints the report; status 0 when the main job works.
+///
+/// # Errors
+///
+/// None of what it checks: that is in the report.
+pub(crate) async fn doctor(
+    arguments: &Doctor,
+    runtime: Option<&str>,
+    settings: &Settings,
+) -> anyhow::Result<ExitCode> {
+    let mut checks = vec![kernel(), namespaces(), subordinate_ids(), seccomp(), python()];
+    checks.push(control_groups(runtime, settings).await);
+    let run = trial(runtime, settings).await;
+    let works = run.state != State::Failed;
+    checks.push(run);
+    if arguments.json {
+        let report = serde_json::json!({ "works": works, "checks": checks });
+        print(&format!("{report:#}\n"));
+    } else {
+        print(&report(&checks));
+    }
+    Ok(if works { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn report(checks: &[Check]) -> String {
+    let mut text = String::new();
+    for check in checks {
+        let mark = match check.state {
+            State::Ok => "ok     ",
+            State::Warning => "warning",
+            State::Failed => "FAILED ",
+        };
+        text.push_str(&format!("{mark}  {:16}  {}\n", check.name, check.evidence));
+        if let Some(remedy) = &check.remedy {
+            text.push_str(&format!("{:27}-> {remedy}\n", ""));
+        }
+    }
+    text
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+fn kernel() -> Check {
+    let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|n| n.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version >= (5, 10) {
+        Check::ok("kernel", release)
+    } else {
+        Check::not("kernel", State::Warning, release, "Linux 5.10 or newer is what is tested")
+    }
+}
+
+fn namespaces() -> Check {
+    const NAME: &str = "user namespaces";
+    let zero = |path: &str| read(path).is_some_and(|value| value == "0");
+    if zero("/proc/sys/user/max_user_namespaces") {
+        return Check::not(
+            NAME,
+            State::Failed,
+            "user.max_user_namespaces is 0",
+            "sysctl -w user.max_user_namespaces=15000",
+        );
+    }
+    if nix::unistd::geteuid().is_root() {
+        return Check::ok(NAME, "allowed (root)");
+    }
+    if zero("/proc/sys/kernel/unprivileged_userns_clone") {
+        return Check::not(
+            NAME,
+            State::Failed,
+            "kernel.unprivileged_userns_clone is 0",
+            "sysctl -w kernel.unprivileged_userns_clone=1",
+        );
+    }
+    let restricted = read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
+    if restricted.is_some_and(|value| value == "1") {
+        return Check::not(
+            NAME,
+            State::Warning,
+            "AppArmor restricts them to programs with a profile",
+            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or a profile with `userns,`",
+        );
+    }
+    Check::ok(NAME, "allowed")
+}
+
+fn subordinate_ids() -> Check {
+    const NAME: &str = "user-id range";
+    let user = nix::unistd::getuid();
+    if user.is_root() {
+        return Check::ok(NAME, "a range of its own (root)");
+    }
+    let name = nix::unistd::User::from_uid(user)
+        .ok()
+        .flatten()
+        .map_or_else(|| user.to_string(), |u| u.name);
+    let has = |file: &str| {
+        read(file).unwrap_or_default().lines().any(|line| {
+            line.split(':').next().is_some_and(|who| who == name || who == user.to_string())
+        })
+    };
+    let helpers = ["newuidmap", "newgidmap"]
+        .iter()
+        .all(|helper| ["/usr/bin", "/bin"].iter().any(|dir| Path::new(dir).join(helper).exists()));
+    if !helpers {
+        return Check::not(
+            NAME,
+            State::Failed,
+            "newuidmap and newgidmap are missing",
+            "apt-get install uidmap (shadow-utils on Fedora)",
+        );
+    }
+    if has("/etc/subuid") && has("/etc/subgid") {
+        Check::ok(NAME, format!("/etc/subuid and /etc/subgid name {name}"))
+    } else {
+        Check::not(
+            NAME,
+            State::Failed,
+            format!("/etc/subuid or /etc/subgid does not name {name}"),
+            format!("usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {name}"),
+        )
+    }
+}
+
+fn seccomp() -> Check {
+    match read("/proc/sys/kernel/seccomp/actions_avail") {
+        Some(actions) if actions.contains("errno") && actions.contains("kill_process") => {
+            Check::ok("seccomp", actions)
+        }
+        found => Check::not(
+            "seccomp",
+            State::Failed,
+            found.unwrap_or_else(|| "this kernel has no seccomp filters".to_owned()),
+            "a kernel with CONFIG_SECCOMP_FILTER, 4.14 or newer",
+        ),
+    }
+}
+
+fn python() -> Check {
+    let found = ["/usr/local/bin/python3", "/usr/bin/python3", "/bin/python3"]
+        .into_iter()
+        .find(|path| fs::canonicalize(path).is_ok_and(|real| real.starts_with("/usr")));
+    match found {
+        Some(path) => {
+            let real = fs::canonicalize(path).unwrap_or_default();
+            Check::ok("python", format!("{path} ({})", real.display()))
+        }
+        None => Check::not(
+            "python",
+            State::Failed,
+            "no python3 below /usr that a sandbox could see",
+            "apt-get install python3",
+        ),
+    }
+}
+
+async fn control_groups(flag: Option<&str>, settings: &Settings) -> Check {
+    const NAME: &str = "control groups";
+    let kind = if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() { "v2" } else { "v1" };
+    let info = match Runtime::choose(flag, settings) {
+        Ok(runtime) => {
+            let info = runtime.port.info().await;
+            runtime.shut_down().await;
+            info
+        }
+        Err(e) => return Check::not(NAME, State::Failed, format!("{e:#}"), "choose another runtime"),
+    };
+    match info {
+        Ok(info) if info.weak.is_empty() => {
+            Check::ok(NAME, format!("{kind}: memory, cpu and pids limits are enforced"))
+        }
+        Ok(info) => Check::not(
+            NAME,
+            State::Warning,
+            format!("{kind}: limits are not enforced: {}", info.weak.join("; ")),
+            "mend it, or accept it: MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS=true",
+        ),
+        Err(e) => {
+            let remedy = e.hint.clone().unwrap_or_else(|| "see the checks above".to_owned());
+            Check::not(NAME, State::Failed, e.chain(), remedy)
+        }
+    }
+}
+
+async fn trial(flag: Option<&str>, settings: &Settings) -> Check {
+    const NAME: &str = "a run";
+    let application = match Application::new(flag, settings) {
+        Ok(application) => application,
+        Err(e) => return Check::not(NAME, State::Failed, format!("{e:#}"), "see the message"),
+    };
+    let request = ExecutionRequest::new(Language::Python, "6 * 7");
+    let result = application
+        .execution
+        .execute(request, Arc::new(NoObserver), CancellationToken::new())
+        .await;
+    application.shut_down().await;
+    match result {
+        Ok(outcome) if outcome.result_repr.as_deref() == Some("42") => {
+            let time = outcome.duration.as_millis();
+            if outcome.limits.enforced() {
+                Check::ok(NAME, format!("6 * 7 gave 42 in {time} ms, every limit enforced"))
+            } else {
+                Check::not(
+                    NAME,
+                    State::Warning,
+                    format!("6 * 7 gave 42 in {time} ms, without enforced limits (accepted)"),
+                    "see control groups above",
+                )
+            }
+        }
+        Ok(outcome) if outcome.ended_by == EndedBy::RuntimeLost => {
+            Check::not(NAME, State::Failed, "the sandbox was lost", "run with --log-level debug")
+        }
+        Ok(outcome) => {
+            Check::not(NAME, State::Failed, format!("{:?}", outcome.ended_by), outcome.stderr)
+        }
+        Err(refusal) => Check::not(NAME, State::Failed, refusal.message, refusal.hint),
+    }
+}

@@ -1,0 +1,195 @@
+//! Puts the application together. The only place with `cfg(feature)` for adapters: a choice that
+//! was compiled out is told as such, not as unknown.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, bail};
+use mcp_forge_audit_file::FileAuditLog;
+use mcp_forge_domain::{ExecutionPolicy, RunPorts, RunService};
+use mcp_forge_guest::StreamGuest;
+use mcp_forge_ports::PortError;
+use mcp_forge_ports::driven::ContainerRuntime;
+
+use crate::settings::Settings;
+use crate::world::{RandomIds, SystemClock, Tasks};
+
+/// Names of the runtimes, in the order in which `auto` tries them, and whether each is there.
+const RUNTIMES: [(&str, Availability); 3] = [
+    (
+        "libcontainer",
+        if cfg!(feature = "runtime-libcontainer") {
+            Availability::Built
+        } else {
+            Availability::CompiledOut("runtime-libcontainer")
+        },
+    ),
+    ("podman", Availability::NotYet),
+    ("docker", Availability::NotYet),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Availability {
+    Built,
+    #[cfg_attr(feature = "runtime-libcontainer", allow(dead_code))]
+    CompiledOut(&'static str),
+    NotYet,
+}
+
+/// Runs this process as a helper when it was started as one.
+pub(crate) fn helper(arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+    #[cfg(feature = "runtime-libcontainer")]
+    if arguments.skip(1).next().is_some_and(|a| a == mcp_forge_libcontainer::HELPER_ARGUMENT) {
+        crate::telemetry::start_helper();
+        let status = mcp_forge_libcontainer::helper_main(&PLACED);
+        return Some(u8::try_from(status).map_or(ExitCode::FAILURE, ExitCode::from));
+    }
+    #[cfg(not(feature = "runtime-libcontainer"))]
+    drop(arguments);
+    None
+}
+
+/// What every sandbox gets.
+#[cfg(feature = "runtime-libcontainer")]
+const PLACED: [mcp_forge_libcontainer::Placed; 2] = [
+    mcp_forge_libcontainer::Placed {
+        path: "agent",
+        contents: mcp_forge_guest::AGENT,
+        executable: true,
+    },
+    mcp_forge_libcontainer::Placed {
+        path: "python/runner.py",
+        contents: mcp_forge_guest::PYTHON_RUNNER,
+        executable: false,
+    },
+];
+
+/// The chosen runtime behind its port, and who chose it.
+pub(crate) struct Runtime {
+    /// The port.
+    pub(crate) port: Arc<dyn ContainerRuntime>,
+    /// Its name.
+    pub(crate) kind: &'static str,
+    /// `--runtime`, `configuration` or `auto`.
+    pub(crate) chosen_by: &'static str,
+    #[cfg(feature = "runtime-libcontainer")]
+    libcontainer: Arc<mcp_forge_libcontainer::LibcontainerRuntime>,
+}
+
+impl Runtime {
+    /// Chooses by command line, then configuration, then `auto`.
+    ///
+    /// # Errors
+    ///
+    /// An unknown or missing runtime, by name.
+    pub(crate) fn choose(flag: Option<&str>, settings: &Settings) -> anyhow::Result<Self> {
+        let (asked, chosen_by) = match (flag, settings.runtime.kind.as_deref()) {
+            (Some(kind), _) => (kind, "--runtime"),
+            (None, Some(kind)) => (kind, "configuration"),
+            (None, None) => ("auto", "auto"),
+        };
+        if asked == "auto" {
+            let first = RUNTIMES.iter().find(|(_, state)| *state == Availability::Built);
+            let (kind, _) = first.context("this mcp-forge was compiled without any runtime")?;
+            return Self::make(kind, "auto");
+        }
+        match RUNTIMES.iter().find(|(kind, _)| *kind == asked) {
+            None => {
+                bail!("unknown runtime {asked:?} ({chosen_by}): libcontainer, podman, docker or auto")
+            }
+            Some((kind, Availability::Built)) => Self::make(kind, chosen_by),
+            Some((kind, Availability::CompiledOut(feature))) => {
+                bail!("runtime {kind} ({chosen_by}): this mcp-forge was compiled without {feature}")
+            }
+            Some((kind, Availability::NotYet)) => {
+                bail!("runtime {kind} ({chosen_by}) is not supported by this version yet; use libcontainer")
+            }
+        }
+    }
+
+    #[cfg(feature = "runtime-libcontainer")]
+    fn make(kind: &'static str, chosen_by: &'static str) -> anyhow::Result<Self> {
+        let libcontainer = Arc::new(mcp_forge_libcontainer::LibcontainerRuntime::new());
+        Ok(Self { port: Arc::clone(&libcontainer) as _, kind, chosen_by, libcontainer })
+    }
+
+    #[cfg(not(feature = "runtime-libcontainer"))]
+    fn make(kind: &'static str, _chosen_by: &'static str) -> anyhow::Result<Self> {
+        bail!("runtime {kind} is not in this mcp-forge")
+    }
+
+    /// Starts what the first run would wait for.
+    pub(crate) async fn warm_up(&self) -> Result<(), PortError> {
+        #[cfg(feature = "runtime-libcontainer")]
+        self.libcontainer.warm_up().await?;
+        Ok(())
+    }
+
+    /// Ends its helpers; what still runs is killed.
+    pub(crate) async fn shut_down(&self) {
+        #[cfg(feature = "runtime-libcontainer")]
+        self.libcontainer.shut_down().await;
+    }
+}
+
+/// The application: the driving port and what must be shut down after it.
+pub(crate) struct Application {
+    pub(crate) execution: Arc<RunService>,
+    pub(crate) policy: ExecutionPolicy,
+    pub(crate) runtime: Arc<Runtime>,
+    tasks: Tasks,
+}
+
+impl Application {
+    /// Builds everything; nothing is started yet.
+    ///
+    /// # Errors
+    ///
+    /// What the configuration or this host does not allow.
+    pub(crate) fn new(flag: Option<&str>, settings: &Settings) -> anyhow::Result<Self> {
+        let runtime = Arc::new(Runtime::choose(flag, settings)?);
+        let path = settings.audit_path()?;
+        let audit = FileAuditLog::open(path.clone()).map_err(|e| {
+            let hint = e.hint.clone().unwrap_or_else(|| "set audit.path".to_owned());
+            anyhow!("cannot open the audit log {}: {}; {hint}", path.display(), e.chain())
+        })?;
+        let tasks = Tasks::default();
+        let policy = settings.policy()?;
+        let ports = RunPorts {
+            runtime: Arc::clone(&runtime.port),
+            guest: Arc::new(StreamGuest),
+            audit: Arc::new(audit),
+            clock: Arc::new(SystemClock::new()),
+            ids: Arc::new(RandomIds),
+            background: Arc::new(tasks.clone()),
+        };
+        let execution = RunService::new(ports, policy.clone()).context("the execution policy")?;
+        tracing::info!(runtime = runtime.kind, chosen_by = runtime.chosen_by, "ready");
+        Ok(Self { execution: Arc::new(execution), policy, runtime, tasks })
+    }
+
+    /// Waits for the running work and removes everything that was made.
+    pub(crate) async fn shut_down(&self) {
+        self.tasks.finish().await;
+        self.runtime.shut_down().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_explicit_choice_never_falls_back() {
+        let settings = Settings::default();
+        let refused = |kind| {
+            let error = Runtime::choose(Some(kind), &settings).err().map(|e| e.to_string());
+            error.unwrap_or_default()
+        };
+        assert!(refused("podman").contains("podman (--runtime) is not supported"));
+        assert!(refused("warp").contains("unknown runtime \"warp\""));
+        let chosen = Runtime::choose(None, &settings).unwrap();
+        assert_eq!((chosen.kind, chosen.chosen_by), ("libcontainer", "auto"));
+    }
+}

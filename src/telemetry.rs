@@ -1,0 +1,33 @@
+//! Logs: to standard error only. Standard output belongs to MCP and to programs.
+
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::{LogFormat, LogLevel};
+
+/// Starts logging. Below `warn`, rmcp would log whole requests and so the code in them.
+pub(crate) fn start(level: LogLevel, format: LogFormat) {
+    let filter = EnvFilter::new(level.as_str())
+        .add_directive(quiet(mcp_forge_mcp::QUIET_LOG_DIRECTIVE));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
+}
+
+/// Logs of a helper process: errors only, since libcontainer warns of what is meant to be.
+#[cfg(feature = "runtime-libcontainer")]
+pub(crate) fn start_helper() {
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new("error"))
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+}
+
+fn quiet(directive: &str) -> tracing_subscriber::filter::Directive {
+    directive.parse().unwrap_or_else(|_| tracing::level_filters::LevelFilter::ERROR.into())
+}
