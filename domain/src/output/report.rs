@@ -64,7 +64,7 @@ impl Reports {
             _ => (0, 0, None),
         };
         let total = self.total + kept as u64;
-        let fits = self.blocks < MAX_BLOCKS;
+        let fits = self.blocks < MAX_BLOCKS && total <= MAX_TOTAL;
         if fits && block.is_some() {
             self.blocks += 1;
             self.total = total;
