@@ -267,9 +267,12 @@ pub fn weaknesses(report: &LimitsReport) -> Vec<String> {
             pids.to_string()
         }),
     ];
+    let effective_reasons = &effective.weak;
     let mut lines = Vec::new();
     for (name, effective, asked, show) in limits {
         match effective {
+            // Where the runtime tells the reason, that is enough.
+            None if effective_reasons.iter().any(|reason| names(reason, name)) => {}
             None => lines.push(format!("{name}: nothing enforces it")),
             Some(value) if value > asked => lines.push(format!(
                 "{name}: {} is enforced where {} was asked for",
@@ -279,8 +282,14 @@ pub fn weaknesses(report: &LimitsReport) -> Vec<String> {
             Some(_) => {}
         }
     }
-    lines.extend(effective.weak.iter().cloned());
+    lines.extend(effective_reasons.iter().cloned());
     lines
+}
+
+/// Whether a runtime's reason, `memory, cpu: no delegation`, is about this limit.
+fn names(reason: &str, limit: &str) -> bool {
+    let subjects = reason.split(':').next().unwrap_or_default();
+    subjects.split(',').any(|subject| subject.trim() == limit)
 }
 
 #[cfg(test)]

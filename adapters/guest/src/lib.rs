@@ -33,7 +33,7 @@ pub struct StreamGuest;
 impl Guest for StreamGuest {
     async fn run(
         &self,
-        mut stream: Box<dyn ByteStream>,
+        stream: Box<dyn ByteStream>,
         job: GuestJob,
     ) -> Result<Box<dyn GuestRun>, PortError> {
         let runner = match job.language {
@@ -48,9 +48,10 @@ impl Guest for StreamGuest {
         let mut frame = Vec::new();
         let run = ToAgent::Run { runner, name: job.source_name, code: job.code, stdin: job.stdin };
         run.encode(&mut frame);
-        stream.write_all(&frame).await.map_err(closed)?;
         Ok(Box::new(StreamRun {
             stream,
+            job: Some(Outgoing { frame, sent: 0 }),
+            greeted: false,
             decoder: Decoder::new(MAX_FROM_AGENT),
             chunk: vec![0; CHUNK],
         }))
@@ -66,14 +67,40 @@ fn protocol(e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> PortError
         .with_source(e)
 }
 
+/// A frame on its way.
+struct Outgoing {
+    frame: Vec<u8>,
+    sent: usize,
+}
+
 struct StreamRun {
     stream: Box<dyn ByteStream>,
+    /// Sent when the caller asks for what comes after the greeting, and so has accepted it: a
+    /// badly confined agent never gets a program.
+    job: Option<Outgoing>,
+    greeted: bool,
     decoder: Decoder,
     chunk: Vec<u8>,
 }
 
 impl StreamRun {
+    /// Sends the rest of the job. Cancel-safe: what a write took is counted before the next wait.
+    async fn send_job(&mut self) -> Result<(), PortError> {
+        while let Some(job) = &mut self.job {
+            job.sent += self.stream.write(&job.frame[job.sent..]).await.map_err(closed)?;
+            if job.sent == job.frame.len() {
+                self.job = None;
+            }
+        }
+        Ok(())
+    }
+
     async fn tell(&mut self, message: &ToAgent) -> Result<(), PortError> {
+        // A job that was not begun is not to be; one that was must not be cut in the middle.
+        if self.job.as_ref().is_some_and(|job| job.sent == 0) {
+            self.job = None;
+        }
+        self.send_job().await?;
         let mut frame = Vec::new();
         message.encode(&mut frame);
         self.stream.write_all(&frame).await.map_err(closed)
@@ -83,10 +110,16 @@ impl StreamRun {
 #[async_trait]
 impl GuestRun for StreamRun {
     async fn next_event(&mut self) -> Result<Option<GuestEvent>, PortError> {
+        if self.greeted {
+            self.send_job().await?;
+        }
         loop {
             if let Some(frame) = self.decoder.next_frame().map_err(protocol)? {
                 match event(FromAgent::decode(frame).map_err(protocol)?) {
-                    Some(event) => return Ok(Some(event)),
+                    Some(event) => {
+                        self.greeted |= matches!(event, GuestEvent::Hello(_));
+                        return Ok(Some(event));
+                    }
                     None => continue,
                 }
             }
@@ -171,10 +204,26 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn the_job_is_the_first_frame_and_signals_follow() {
+    /// The frames that reach an agent which greets, if `greets`, when the host then interrupts and
+    /// kills.
+    async fn frames_to(greets: bool) -> Vec<ToAgent> {
         let (mine, mut theirs) = tokio::io::duplex(1 << 20);
         let mut run = StreamGuest.run(Box::new(mine), job()).await.unwrap();
+        if greets {
+            let mut bytes = Vec::new();
+            let hello = FromAgent::Hello {
+                version: "1".to_owned(),
+                uid: 1000,
+                no_new_privs: true,
+                seccomp: 2,
+                capabilities: 0,
+            };
+            hello.encode(&mut bytes);
+            FromAgent::Stdout(b"x".to_vec()).encode(&mut bytes);
+            theirs.write_all(&bytes).await.unwrap();
+            assert!(matches!(run.next_event().await, Ok(Some(GuestEvent::Hello(_)))));
+            assert!(matches!(run.next_event().await, Ok(Some(GuestEvent::Output { .. }))));
+        }
         run.interrupt().await.unwrap();
         run.kill().await.unwrap();
         drop(run);
@@ -186,8 +235,19 @@ mod tests {
         while let Some(frame) = decoder.next_frame().unwrap() {
             frames.push(ToAgent::decode(frame).unwrap());
         }
+        frames
+    }
+
+    #[tokio::test]
+    async fn the_job_follows_an_accepted_greeting_and_signals_follow_the_job() {
+        let frames = frames_to(true).await;
         assert!(matches!(&frames[0], ToAgent::Run { code, stdin: None, .. } if code == "1"));
         assert_eq!(frames[1..], [ToAgent::Interrupt, ToAgent::Kill]);
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_did_not_greet_gets_no_job() {
+        assert_eq!(frames_to(false).await, [ToAgent::Interrupt, ToAgent::Kill]);
     }
 
     #[tokio::test]
