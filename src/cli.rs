@@ -42,12 +42,19 @@ pub(crate) struct Serve {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: that of the program; 124 on its time limit, 137 on its memory \
+#[command(
+    after_help = "Exit status: that of the program; 124 on its time limit, 137 on its memory \
                         limit, 130 when interrupted, 128+N when signal N ended it, 125 when \
-                        mcp-forge itself fails.")]
+                        mcp-forge itself fails."
+)]
 pub(crate) struct Run {
     /// Program text
-    #[arg(short = 'c', value_name = "CODE", conflicts_with = "file", required_unless_present = "file")]
+    #[arg(
+        short = 'c',
+        value_name = "CODE",
+        conflicts_with = "file",
+        required_unless_present = "file"
+    )]
     pub(crate) code: Option<String>,
     /// Program file; `-` reads it from standard input
     #[arg(value_name = "FILE")]

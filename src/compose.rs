@@ -40,7 +40,11 @@ enum Availability {
 /// Runs this process as a helper when it was started as one.
 pub(crate) fn helper(arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     #[cfg(feature = "runtime-libcontainer")]
-    if arguments.skip(1).next().is_some_and(|a| a == mcp_forge_libcontainer::HELPER_ARGUMENT) {
+    if arguments
+        .skip(1)
+        .next()
+        .is_some_and(|a| a == mcp_forge_libcontainer::HELPER_ARGUMENT)
+    {
         crate::telemetry::start_helper();
         let status = mcp_forge_libcontainer::helper_main(&PLACED);
         return Some(u8::try_from(status).map_or(ExitCode::FAILURE, ExitCode::from));
@@ -90,20 +94,26 @@ impl Runtime {
             (None, None) => ("auto", "auto"),
         };
         if asked == "auto" {
-            let first = RUNTIMES.iter().find(|(_, state)| *state == Availability::Built);
+            let first = RUNTIMES
+                .iter()
+                .find(|(_, state)| *state == Availability::Built);
             let (kind, _) = first.context("this mcp-forge was compiled without any runtime")?;
             return Self::make(kind, "auto");
         }
         match RUNTIMES.iter().find(|(kind, _)| *kind == asked) {
             None => {
-                bail!("unknown runtime {asked:?} ({chosen_by}): libcontainer, podman, docker or auto")
+                bail!(
+                    "unknown runtime {asked:?} ({chosen_by}): libcontainer, podman, docker or auto"
+                )
             }
             Some((kind, Availability::Built)) => Self::make(kind, chosen_by),
             Some((kind, Availability::CompiledOut(feature))) => {
                 bail!("runtime {kind} ({chosen_by}): this mcp-forge was compiled without {feature}")
             }
             Some((kind, Availability::NotYet)) => {
-                bail!("runtime {kind} ({chosen_by}) is not supported by this version yet; use libcontainer")
+                bail!(
+                    "runtime {kind} ({chosen_by}) is not supported by this version yet; use libcontainer"
+                )
             }
         }
     }
@@ -111,7 +121,12 @@ impl Runtime {
     #[cfg(feature = "runtime-libcontainer")]
     fn make(kind: &'static str, chosen_by: &'static str) -> anyhow::Result<Self> {
         let libcontainer = Arc::new(mcp_forge_libcontainer::LibcontainerRuntime::new());
-        Ok(Self { port: Arc::clone(&libcontainer) as _, kind, chosen_by, libcontainer })
+        Ok(Self {
+            port: Arc::clone(&libcontainer) as _,
+            kind,
+            chosen_by,
+            libcontainer,
+        })
     }
 
     #[cfg(not(feature = "runtime-libcontainer"))]
@@ -151,8 +166,15 @@ impl Application {
         let runtime = Arc::new(Runtime::choose(flag, settings)?);
         let path = settings.audit_path()?;
         let audit = FileAuditLog::open(path.clone()).map_err(|e| {
-            let hint = e.hint.clone().unwrap_or_else(|| "set audit.path".to_owned());
-            anyhow!("cannot open the audit log {}: {}; {hint}", path.display(), e.chain())
+            let hint = e
+                .hint
+                .clone()
+                .unwrap_or_else(|| "set audit.path".to_owned());
+            anyhow!(
+                "cannot open the audit log {}: {}; {hint}",
+                path.display(),
+                e.chain()
+            )
         })?;
         let tasks = Tasks::default();
         let policy = settings.policy()?;
@@ -165,8 +187,17 @@ impl Application {
             background: Arc::new(tasks.clone()),
         };
         let execution = RunService::new(ports, policy.clone()).context("the execution policy")?;
-        tracing::info!(runtime = runtime.kind, chosen_by = runtime.chosen_by, "ready");
-        Ok(Self { execution: Arc::new(execution), policy, runtime, tasks })
+        tracing::info!(
+            runtime = runtime.kind,
+            chosen_by = runtime.chosen_by,
+            "ready"
+        );
+        Ok(Self {
+            execution: Arc::new(execution),
+            policy,
+            runtime,
+            tasks,
+        })
     }
 
     /// Waits for the running work and removes everything that was made.
@@ -184,7 +215,9 @@ mod tests {
     fn an_explicit_choice_never_falls_back() {
         let settings = Settings::default();
         let refused = |kind| {
-            let error = Runtime::choose(Some(kind), &settings).err().map(|e| e.to_string());
+            let error = Runtime::choose(Some(kind), &settings)
+                .err()
+                .map(|e| e.to_string());
             error.unwrap_or_default()
         };
         assert!(refused("podman").contains("podman (--runtime) is not supported"));

@@ -112,20 +112,44 @@ impl Settings {
         };
         let given = &self.execution;
         let limits = &mut policy.limits;
-        set(&mut limits.default_timeout, given.default_timeout.map(Duration::from_secs));
-        set(&mut limits.max_timeout, given.max_timeout.map(Duration::from_secs));
-        set(&mut limits.default_memory, size("default_memory", &given.default_memory)?);
-        set(&mut limits.max_memory, size("max_memory", &given.max_memory)?);
+        set(
+            &mut limits.default_timeout,
+            given.default_timeout.map(Duration::from_secs),
+        );
+        set(
+            &mut limits.max_timeout,
+            given.max_timeout.map(Duration::from_secs),
+        );
+        set(
+            &mut limits.default_memory,
+            size("default_memory", &given.default_memory)?,
+        );
+        set(
+            &mut limits.max_memory,
+            size("max_memory", &given.max_memory)?,
+        );
         set(&mut limits.default_cpu_quota, given.default_cpu_quota);
         set(&mut limits.max_cpu_quota, given.max_cpu_quota);
         set(&mut limits.pids, given.pids);
         set(&mut limits.descriptors, given.descriptors);
         set(&mut limits.tmp_bytes, size("tmp_size", &given.tmp_size)?);
-        set(&mut limits.workspace_bytes, size("workspace_size", &given.workspace_size)?);
+        set(
+            &mut limits.workspace_bytes,
+            size("workspace_size", &given.workspace_size)?,
+        );
         let narrow = |bytes: Option<u64>| bytes.map(|b| usize::try_from(b).unwrap_or(usize::MAX));
-        set(&mut policy.stdout_limit, narrow(size("stdout_limit", &given.stdout_limit)?));
-        set(&mut policy.stderr_limit, narrow(size("stderr_limit", &given.stderr_limit)?));
-        set(&mut policy.output_stop_bytes, size("output_stop", &given.output_stop)?);
+        set(
+            &mut policy.stdout_limit,
+            narrow(size("stdout_limit", &given.stdout_limit)?),
+        );
+        set(
+            &mut policy.stderr_limit,
+            narrow(size("stderr_limit", &given.stderr_limit)?),
+        );
+        set(
+            &mut policy.output_stop_bytes,
+            size("output_stop", &given.output_stop)?,
+        );
         set(&mut policy.concurrency, given.concurrency);
         set(&mut policy.queue, given.queue);
         Ok(policy)
@@ -141,7 +165,11 @@ impl Settings {
         if let Some(path) = &self.audit.path {
             return Ok(path.clone());
         }
-        let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let set = |name: &str| {
+            std::env::var_os(name)
+                .filter(|v| !v.is_empty())
+                .map(PathBuf::from)
+        };
         let state = set("XDG_STATE_HOME")
             .filter(|path| path.is_absolute())
             .or_else(|| set("HOME").map(|home| home.join(".local/state")))
@@ -161,10 +189,7 @@ fn set<T>(field: &mut T, value: Option<T>) {
 
 fn size(key: &str, text: &Option<String>) -> anyhow::Result<Option<u64>> {
     text.as_ref()
-        .map(|text| {
-            parse_byte_size(text)
-                .with_context(|| format!("execution.{key} is {text:?}"))
-        })
+        .map(|text| parse_byte_size(text).with_context(|| format!("execution.{key} is {text:?}")))
         .transpose()
 }
 
@@ -196,7 +221,10 @@ mod tests {
         assert!(typed.contains("pids"), "{typed}");
         let settings = from_yaml("execution:\n  max_memory: 1x\n").unwrap();
         let bad = format!("{:#}", settings.policy().unwrap_err());
-        assert!(bad.contains("execution.max_memory") && bad.contains("1x"), "{bad}");
+        assert!(
+            bad.contains("execution.max_memory") && bad.contains("1x"),
+            "{bad}"
+        );
     }
 
     #[test]

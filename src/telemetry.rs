@@ -6,8 +6,8 @@ use crate::cli::{LogFormat, LogLevel};
 
 /// Starts logging. Below `warn`, rmcp would log whole requests and so the code in them.
 pub(crate) fn start(level: LogLevel, format: LogFormat) {
-    let filter = EnvFilter::new(level.as_str())
-        .add_directive(quiet(mcp_forge_mcp::QUIET_LOG_DIRECTIVE));
+    let filter =
+        EnvFilter::new(level.as_str()).add_directive(quiet(mcp_forge_mcp::QUIET_LOG_DIRECTIVE));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -29,5 +29,7 @@ pub(crate) fn start_helper() {
 }
 
 fn quiet(directive: &str) -> tracing_subscriber::filter::Directive {
-    directive.parse().unwrap_or_else(|_| tracing::level_filters::LevelFilter::ERROR.into())
+    directive
+        .parse()
+        .unwrap_or_else(|_| tracing::level_filters::LevelFilter::ERROR.into())
 }

@@ -15,7 +15,9 @@ pub(crate) struct SystemClock {
 
 impl SystemClock {
     pub(crate) fn new() -> Self {
-        Self { start: Instant::now() }
+        Self {
+            start: Instant::now(),
+        }
     }
 }
 

@@ -8,14 +8,26 @@ use std::process::Command;
 fn main() {
     let manifest = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("set by cargo"));
     let root = manifest.join("../..");
-    for path in ["images/agent/src", "images/agent/Cargo.toml", "Cargo.lock", "Cargo.toml"] {
+    for path in [
+        "images/agent/src",
+        "images/agent/Cargo.toml",
+        "Cargo.lock",
+        "Cargo.toml",
+    ] {
         println!("cargo::rerun-if-changed={}", root.join(path).display());
     }
     let out = PathBuf::from(env::var("OUT_DIR").expect("set by cargo")).join("agent");
     let target = env::var("TARGET").expect("set by cargo");
     let status = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()))
         .current_dir(&root)
-        .args(["build", "--locked", "--package", "mcp-forge-agent", "--bin", "mcp-forge-agent"])
+        .args([
+            "build",
+            "--locked",
+            "--package",
+            "mcp-forge-agent",
+            "--bin",
+            "mcp-forge-agent",
+        ])
         .args(["--profile", "agent", "--target", &target])
         .arg("--target-dir")
         .arg(&out)
@@ -23,7 +35,10 @@ fn main() {
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env_remove("RUSTC_WRAPPER")
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
-        .env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static")
+        .env(
+            "RUSTFLAGS",
+            "-C target-feature=+crt-static -C relocation-model=static",
+        )
         .status()
         .expect("cargo runs");
     assert!(status.success(), "building the agent failed");

@@ -40,9 +40,10 @@ import sys
 from _imp import _fix_co_filename
 from _signal import SIG_DFL, SIGINT, default_int_handler, signal
 from _thread import get_ident
+from gc import collect, get_objects
 from io import BufferedRandom, BufferedWriter, StringIO, TextIOWrapper
-from posix import close, fstat, getpid, read, write
-from sys import getprofile, getrecursionlimit, gettrace, setprofile, setrecursionlimit, settrace
+from posix import _exit, close, fstat, getpid, read, write
+from sys import getrecursionlimit, setprofile, setrecursionlimit, settrace
 
 # The program may replace builtins and attributes of modules. The functions below find their builtins in this copy, and
 # what they need of modules is bound here.
@@ -51,9 +52,11 @@ _modules = sys.modules
 _real_open, _real_input = builtins.open, builtins.input
 _run_exit_functions, _show_exception = atexit._run_exitfuncs, sys.__excepthook__
 _name_of = type.__dict__["__name__"].__get__
-_traceback_of, _with_traceback = BaseException.__traceback__.__get__, BaseException.with_traceback
-_set_cause, _set_context = BaseException.__cause__.__set__, BaseException.__context__.__set__
-_Module = type(sys)
+_with_traceback, _traceback_of = BaseException.with_traceback, BaseException.__traceback__.__get__
+_set_cause, _cause_of = BaseException.__cause__.__set__, BaseException.__cause__.__get__
+_set_context, _context_of = BaseException.__context__.__set__, BaseException.__context__.__get__
+_Module, _Group = type(sys), getattr(builtins, "BaseExceptionGroup", ())
+_members_of = _Group and _Group.exceptions.__get__
 
 KIB = 1024
 MAX_JSON = MAX_REPR = KIB * KIB
@@ -157,10 +160,9 @@ def _cut(text, limit):
 
 def _bounded(text, limit):
     """The text as a JSON string of at most `limit` bytes."""
-    size = limit
+    text, size = str.__str__(text), limit  # plain text, no subclass with manners of its own
     while True:
-        # Lone surrogates have no UTF-8 form. str.encode also makes plain text of a subclass with manners of its own.
-        plain = str.encode(_cut(text, size), "utf-8", "backslashreplace").decode()
+        plain = _cut(text, size).encode("utf-8", "backslashreplace").decode()  # lone surrogates have no UTF-8 form
         data = _quote(plain).encode()
         if len(data) <= limit:
             return data
@@ -204,7 +206,7 @@ def _describe(value):
         text = "<%s object: repr raised %s: %s>" % (_name_of(type(value)), _name_of(type(error)), _message(error))
     try:
         encoded = _json(value, 0, [MAX_JSON + 1]).encode()  # fails on lone surrogates
-    except (ValueError, RuntimeError):  # RuntimeError: a thread changes a dict meanwhile
+    except (ValueError, MemoryError, RuntimeError):  # RuntimeError: a thread changes a dict meanwhile
         encoded = b""
     return (b"json", encoded if 0 < len(encoded) <= MAX_JSON else None), (b"repr", _bounded(text, MAX_REPR))
 
@@ -256,7 +258,7 @@ def _is_suppressed(source, statement):
 
 def _message(error):
     try:
-        return str(error)
+        return str.__str__(str(error))
     except BaseException:
         return "<exception str() failed>"  # what the interpreter prints
 
@@ -282,11 +284,9 @@ def _strip(error):
         _with_traceback(error, first)
         while here is not None:
             here.tb_next = here = _skip_own(here.tb_next)
-        try:
-            todo += error.__cause__, error.__context__
-            todo += getattr(error, "exceptions", ())
-        except Exception:  # attributes of the program's own making
-            pass
+        todo += _cause_of(error), _context_of(error)
+        if issubclass(type(error), _Group):
+            todo += _members_of(error)
 
 
 class _Collector:
@@ -324,25 +324,28 @@ def _io_with(name, source):
 def _format(error, program):
     """What the interpreter prints for the exception: exact in each version, and no import is needed up to 3.12."""
     missing = object()
-    path, stderr, old_io = sys.path, getattr(sys, "stderr", missing), _modules.get("io", missing)
-    collector = _Collector(stderr)
+    space = vars(sys)
+    path, stderr, old_io = space.get("path", missing), space.get("stderr", missing), _modules.get("io", missing)
+    collector, saved = _Collector(stderr), vars(builtins).copy()
     name = program.name
     try:
         if sys.version_info < (3, 13):
             name += "\x1f"  # names in angle brackets are taken for names of no files
             _modules["io"] = _io_with(name, program.source)
-        sys.path = _standard_path  # 3.13 imports traceback: not a file of the program that is called so
+        # 3.13 imports traceback: not a file of the program that is called so, and with sound builtins.
+        sys.path = _standard_path
+        vars(builtins).update(__builtins__)
         sys.stderr = collector
         program.rename(name)
         _show_exception(type(error), error, _traceback_of(error))
     finally:
         program.rename(program.name)
-        sys.path = path
-        for space, key, value in (_modules, "io", old_io), (vars(sys), "stderr", stderr):
+        vars(builtins).update(saved)
+        for place, key, value in (_modules, "io", old_io), (space, "path", path), (space, "stderr", stderr):
             if value is missing:
-                space.pop(key, None)
+                place.pop(key, None)
             else:
-                space[key] = value
+                place[key] = value
     return "".join(collector.parts).replace(name, program.name)
 
 
@@ -358,8 +361,8 @@ def _report(error, program):
             text = _format(error, program)
         except BaseException:
             text = ""
-        if name not in text:  # the interpreter gave up, as it does for an exception whose attributes cannot be read
-            text += "%s: %s\n" % (name, message)
+        if name + ":" not in text and name + "\n" not in text:
+            text += "%s: %s\n" % (name, message)  # the interpreter gave up: there are exceptions that it cannot print
         if not message and not program.has_stdin and name in ("EOFError", "BdbQuit"):
             message = NO_STDIN  # getpass and pdb say nothing
         if program.channel.is_ours():
@@ -407,8 +410,8 @@ def _exit_code(error):
 class _Imports:
     """First on sys.meta_path: does late what costs time and is rarely needed.
 
-    The `site` module reads the .pth files of installed packages. Their directories are on sys.path from the start, so it
-    is soon enough to run it before the first import that can lead there.
+    The `site` module reads the .pth files of installed packages. Their directories are on sys.path from the start, so
+    that it is soon enough to run it before the first import that can lead there.
     """
 
     SEE_PACKAGES = frozenset(("distutils", "importlib.metadata", "multiprocessing", "pkgutil", "pydoc", "runpy"))
@@ -534,7 +537,7 @@ class _Program:
         self.channel, self.directory, self.templates = channel, directory, templates
         self.name, self.has_stdin = name, has_stdin
         self.source, self.problem = _decode(name, code)
-        self.codes, self.tracing, self.file = (), (None, None), None
+        self.codes, self.file = (), None
 
     def compile(self):
         """The code of the program, and that of its last expression apart, or None."""
@@ -593,9 +596,9 @@ def main(fd):
             status = _execute(program)
         except BaseException as error:  # an interrupt between two lines of the runner
             status = _undisturbed(_report, error, program)
-        status = _finish(status, program)
+        status = _finish(status, program.directory)
     finally:
-        posix._exit(status)
+        _exit(status)
 
 
 def _prepare(channel):
@@ -643,9 +646,8 @@ def _execute(program):
             exec(body, space)
             value = None if last is None else eval(last, space)
         finally:
-            program.tracing = gettrace(), getprofile()  # the runner's own steps are nothing for the program's tracer
+            setprofile(None)  # the runner's own steps are nothing for the program's profiler or tracer
             settrace(None)
-            setprofile(None)
         if value is not None and program.channel.is_ours():
             _undisturbed(program.channel.send, b"value", *_describe(value))
         return 0
@@ -655,7 +657,7 @@ def _execute(program):
         return _undisturbed(_report, error, program)
 
 
-def _finish(status, program):
+def _finish(status, directory):
     """What the interpreter does at the end, without its own teardown; returns the exit code."""
     threading = _modules.get("threading")
     if threading is not None:
@@ -663,15 +665,10 @@ def _finish(status, program):
             threading._shutdown()
         except BaseException as error:
             _show_ignored("Exception ignored in: %r" % (threading,), error)
-    settrace(program.tracing[0])
-    setprofile(program.tracing[1])
     try:
         _run_exit_functions()
     except BaseException:  # up to 3.9 the last exception comes out here, printed already
         pass
-    settrace(None)
-    setprofile(None)
-    program.tracing = None
     for name in "stdout", "stderr":
         stream = getattr(sys, name, None)
         try:
@@ -680,11 +677,11 @@ def _finish(status, program):
         except BaseException as error:
             status = 120
             if name == "stdout":
-                _show_ignored("Exception ignored in: %r" % (stream,), error)
+                _show_ignored("Exception ignored in: %s" % object.__repr__(stream), error)
     del threading, stream
     _flush_files()
-    native = _drop(program.directory)
-    gc.collect()
+    native = _drop(directory)
+    collect()
     if native:
         _flush_c_streams()
     return status
@@ -692,7 +689,7 @@ def _finish(status, program):
 
 def _flush_files():
     """Writes out the files left open. Closing them is no substitute: a collection may begin with the lower layers."""
-    objects, files = gc.get_objects(), (TextIOWrapper, BufferedWriter, BufferedRandom)
+    objects, files = get_objects(), (TextIOWrapper, BufferedWriter, BufferedRandom)
     kinds = [kind for kind in set(map(type, objects)) if issubclass(kind, files)]
     for item in objects if kinds else ():
         if type(item) in kinds:
@@ -707,7 +704,6 @@ def _drop(directory):
 
     Returns whether native code is loaded that is not of the standard library.
     """
-    sys.setswitchinterval(1000)  # daemon threads stand still from here on, or nearly
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     sys.excepthook, sys.path = _show_exception, _standard_path
     space = vars(builtins)

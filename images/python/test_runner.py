@@ -2,8 +2,8 @@
 
     /usr/bin/python3 -m unittest test_runner        (in this directory)
 
-The interpreter that runs the tests is the one that runs the programs. Each test starts the runner as the agent does: from
-byte code, with the documented command line, its reports on descriptor 3.
+The interpreter that runs the tests is the one that runs the programs. Each test starts the runner as the agent does:
+from byte code, with the documented command line, its reports on descriptor 3.
 """
 
 import json
@@ -76,7 +76,7 @@ class Result:
 class Run:
     """A started program."""
 
-    def __init__(self, code, stdin=None, name="<code>", workspace=None):
+    def __init__(self, code, stdin=None, name="<code>", workspace=None, cut=None):
         code = code if isinstance(code, bytes) else textwrap.dedent(code).encode("utf-8")
         self.workspace = workspace or tempfile.mkdtemp(dir=base)
         self.stdin, pipes = stdin, [os.pipe(), os.pipe(), os.pipe()]
@@ -100,8 +100,11 @@ class Run:
             os.close(end)
         theirs.close()
         self.feed, self.stdout, self.stderr = pipes[0][1], pipes[1][0], pipes[2][0]
-        job = struct.pack(">BI", stdin is not None, len(name.encode())) + name.encode() + struct.pack(">I", len(code)) + code
-        self.ours.sendall(job)
+        name = name.encode()
+        job = struct.pack(">BI", stdin is not None, len(name)) + name + struct.pack(">I", len(code)) + code
+        self.ours.sendall(job[:cut])
+        if cut is not None:
+            self.ours.shutdown(socket.SHUT_WR)
 
     def read_until(self, text):
         """Reads stdout up to a text: the program has come so far."""
@@ -189,7 +192,8 @@ class Values(Case):
 
     def test_no_value(self):
         for code in ["", "\n", "# nothing", "pass", "None", "x = 5", "5\nx = 6", "if True:\n    5", "print", "6 * 7;",
-                     "(6 * 7) ; # six by seven", "'é' ;", "(\n1\n);\n#\n", "import sys\n", "for x in 1, 2:\n  x", "del __name__"]:
+                     "(6 * 7) ; # six by seven", "'é' ;", "(\n1\n);\n#\n", "import sys\n", "for x in 1, 2:\n  x",
+                     "del __name__"]:
             with self.subTest(code):
                 result = run(code if code != "print" else "print()")
                 self.assertEqual((result.frames, result.code, result.err), ([], 0, ""))
@@ -202,15 +206,19 @@ class Values(Case):
         self.assertEqual(self.value("'multi\\nline'")["repr"], "'multi\\nline'")
 
     def test_exact_json(self):
-        for code, value in [("2**63", 2**63), ("2**64 - 1", 2**64 - 1), ("-2**63", -2**63), ("1e300", 1e300), ("-0.0", -0.0),
-                            ("False", False), ("0", 0), ("[]", []), ("{}", {}), ("()", []), ("''", ""), ("1e16", 1e16)]:
+        for code, value in [("2**63", 2**63), ("2**64 - 1", 2**64 - 1), ("-2**63", -2**63), ("1e300", 1e300),
+                            ("-0.0", -0.0),
+                            ("False", False), ("0", 0), ("[]", []), ("{}", {}), ("()", []), ("''", ""),
+                            ("1e16", 1e16)]:
             with self.subTest(code):
                 value_ = self.value(code)["json"]
                 self.assertEqual((repr(value_), type(value_)), (repr(value), type(value)))
 
     def test_no_json_where_it_would_lose_something(self):
-        for code in ["2**64", "-2**63 - 1", "float('nan')", "[1, float('inf')]", "-float('inf')", "1j", "b'x'", "{1: 2}", "{1, 2}",
-                     "{(1,): 2}", "'\\ud800'", "['a', {'\\udc00': 1}]", "object()", "...", "range(3)", "int", "[1, [2, object()]]"]:
+        for code in ["2**64", "-2**63 - 1", "float('nan')", "[1, float('inf')]", "-float('inf')", "1j", "b'x'",
+                     "{1: 2}", "{1, 2}",
+                     "{(1,): 2}", "'\\ud800'", "['a', {'\\udc00': 1}]", "object()", "...", "range(3)", "int",
+                     "[1, [2, object()]]"]:
             with self.subTest(code):
                 frame = self.value(code)
                 self.assertNotIn("json", frame)
@@ -218,7 +226,8 @@ class Values(Case):
         self.assertEqual(self.value("'\\ud800'")["repr"], "'\\ud800'")
 
     def test_subclasses_are_not_json(self):
-        for base_, text in [("dict", "a=1"), ("list", "[1]"), ("str", "'x'"), ("int", "5"), ("float", "2.5"), ("tuple", "[1]")]:
+        for base_, text in [("dict", "a=1"), ("list", "[1]"), ("str", "'x'"), ("int", "5"), ("float", "2.5"),
+                            ("tuple", "[1]")]:
             with self.subTest(base_):
                 frame = self.value("class X(%s):\n    def __repr__(self): return 'mine'\nX(%s)" % (base_, text))
                 self.assertEqual(frame, {"type": "value", "repr": "mine"})
@@ -249,19 +258,22 @@ class Values(Case):
         self.assertTrue(MIB - 1000 < len(frame["repr"].encode()) <= MIB)
 
     def test_shared_parts_do_not_explode(self):
-        frame = self.value("class L(list):\n    pass\nx = [1]\nfor _ in range(50): x = [x, x]\nlist.__repr__ and (x, L([1]))[0] and 'made'")
+        frame = self.value("class L(list):\n    pass\nx = [1]\nfor _ in range(50): x = [x, x]\n"
+                           "list.__repr__ and (x, L([1]))[0] and 'made'")
         self.assertEqual(frame["json"], "made")
         code = "x = [1]\nfor _ in range(18): x = [x, x]\nx"
         self.assertNotIn("json", self.value(code))
 
     def test_raising_repr(self):
         template = "class X:\n    def __repr__(self): %s\nX()"
-        self.assertEqual(self.value(template % "raise ValueError('no')")["repr"], "<X object: repr raised ValueError: no>")
+        self.assertEqual(self.value(template % "raise ValueError('no')")["repr"],
+                         "<X object: repr raised ValueError: no>")
         self.assertEqual(self.value(template % "return 5")["repr"],
                          "<X object: repr raised TypeError: __repr__ returned non-string (type int)>")
         self.assertIn("RecursionError", self.value(template % "return repr(self)")["repr"])
         nasty = "class E(Exception):\n    def __str__(self): raise self\n"
-        self.assertEqual(self.value(nasty + template % "raise E()")["repr"], "<X object: repr raised E: <exception str() failed>>")
+        self.assertEqual(self.value(nasty + template % "raise E()")["repr"],
+                         "<X object: repr raised E: <exception str() failed>>")
         self.assertRegex(self.value("10 ** 5000")["repr"], "<int object: repr raised ValueError: Exceeds|^1000")
 
     def test_repr_that_ends_the_program(self):
@@ -278,6 +290,9 @@ class Values(Case):
         frame = self.value("class S(str):\n    def encode(self, *a): return b'lie'\n    def __len__(self): return 0\n"
                            "class X:\n    def __repr__(self): return S('truth')\nX()")
         self.assertEqual(frame["repr"], "truth")
+        frame = self.value("class S(str):\n    def __len__(self): return 0\n    __getitem__ = str\n"
+                           "class X:\n    def __repr__(self): return S('x' * 5000000)\nX()")
+        self.assertTrue(MIB - 1000 < len(frame["repr"]) <= MIB)
 
 
 class Tracebacks(Case):
@@ -286,7 +301,8 @@ class Tracebacks(Case):
         path = os.path.join(tempfile.mkdtemp(dir=base), "prog.py")
         with open(path, "wb") as file:
             file.write(code if isinstance(code, bytes) else code.encode("utf-8"))
-        done = subprocess.run([sys.executable, "-I", "-X", "utf8", path], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        done = subprocess.run([sys.executable, "-I", "-X", "utf8", path], stdin=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE,
                               stdout=subprocess.DEVNULL, env=ENVIRONMENT)
         self.assertEqual(done.returncode, 1)
         return done.stderr.decode("utf-8").replace(path, "<code>")
@@ -306,7 +322,8 @@ class Tracebacks(Case):
         frame = self.error("1/0")
         self.assertEqual((frame["name"], frame["message"]), ("ZeroDivisionError", "division by zero"))
         carets = "    ~^~\n" if sys.version_info >= (3, 11) else ""
-        self.assertEqual(frame["traceback"], 'Traceback (most recent call last):\n  File "<code>", line 1, in <module>\n    1/0\n'
+        self.assertEqual(frame["traceback"], 'Traceback (most recent call last):\n'
+                                             '  File "<code>", line 1, in <module>\n    1/0\n'
                          + carets + "ZeroDivisionError: division by zero\n")
 
     def test_same_as_python(self):
@@ -340,7 +357,8 @@ class Tracebacks(Case):
             "try:\n    1/0\nexcept Exception:\n    {}['k']",
             "try:\n    1/0\nexcept Exception as e:\n    raise ValueError('v') from e",
             "try:\n    1/0\nexcept Exception as e:\n    raise ValueError('v') from None",
-            "def f():\n    try:\n        1/0\n    finally:\n        g()\ndef g():\n    try: [][1]\n    finally: {}[0]\nf()",
+            "def f():\n    try:\n        1/0\n    finally:\n        g()\ndef g():\n    try: [][1]\n"
+            "    finally: {}[0]\nf()",
         ]:
             with self.subTest(code):
                 self.same(code)
@@ -357,15 +375,20 @@ class Tracebacks(Case):
             """)
 
     def test_syntax_errors(self):
-        for code in ["x = (1 +\n", "def f(:\n  pass", "if 1:\nx", "if 1:\n        x\n    y", "if 1:\n\tx\n        y", "x = 'abc", "1 = x",
-                     "a b", "print 'x'", "x = = 1", "x = 5 $ 3", "for", "x = '''\nabc\n", "f(a for a in b, c)", "x = 1\n  y = 1", "(" * 300]:
+        # 3.9 counts the lines of files in another way.
+        unfinished = ["x = (1 +\n", "x = '''\nabc\n"] if sys.version_info >= (3, 10) else []
+        for code in unfinished + ["def f(:\n  pass", "if 1:\nx", "if 1:\n        x\n    y", "if 1:\n\tx\n        y",
+                                  "x = 'abc", "1 = x",
+                     "a b", "print 'x'", "x = = 1", "x = 5 $ 3", "for", "f(a for a in b, c)", "x = 1\n  y = 1",
+                     "(" * 300]:
             with self.subTest(code[:20]):
                 frame = self.same(code)
                 self.assertIn("line ", frame["message"])
 
     def test_errors_of_the_compiler(self):
         for code in ["x = 1\nreturn 5", "def f():\n    x = 1\n    global x", "break", "from __future__ import braces",
-                     "x = 1\nfrom __future__ import annotations", "def f():\n    nonlocal y", "yield 1", "'\\N{no such name}'"]:
+                     "x = 1\nfrom __future__ import annotations", "def f():\n    nonlocal y", "yield 1",
+                     "'\\N{no such name}'"]:
             with self.subTest(code):
                 self.same(code)
 
@@ -373,16 +396,20 @@ class Tracebacks(Case):
         self.assertIn("    é = = 1\n        ^\n", self.error("é = = 1")["traceback"])
 
     def test_own_syntax_error_names(self):
-        for code, name in [("if 1:\nx", "IndentationError"), ("if 1:\n\tx\n        y", "TabError"), ("1 +", "SyntaxError")]:
+        for code, name in [("if 1:\nx", "IndentationError"), (
+            "if 1:\n\tx\n        y", "TabError"), ("1 +", "SyntaxError")]:
             self.assertEqual(self.error(code)["name"], name)
 
     def test_null_bytes_and_bad_utf8(self):
         frame = self.error(b"x = 1\n\ny = '\0'\n")
-        self.assertEqual((frame["name"], frame["message"]), ("SyntaxError", "source code cannot contain null bytes (<code>, line 3)"))
-        self.assertEqual(frame["traceback"], '  File "<code>", line 3\nSyntaxError: source code cannot contain null bytes\n')
+        self.assertEqual((frame["name"], frame["message"]),
+                         ("SyntaxError", "source code cannot contain null bytes (<code>, line 3)"))
+        self.assertEqual(frame["traceback"], '  File "<code>", line 3\n'
+                                             'SyntaxError: source code cannot contain null bytes\n')
         frame = self.error(b"x = 1\ny = '\xff'")
         self.assertEqual(frame["name"], "SyntaxError")
-        self.assertRegex(frame["traceback"], r"line 2\n.*'utf-8' codec can't decode byte 0xff in position 11: invalid start byte")
+        self.assertRegex(frame["traceback"],
+                         r"line 2\n.*'utf-8' codec can't decode byte 0xff in position 11: invalid start byte")
 
     def test_byte_order_mark_and_coding_comment(self):
         self.assertEqual(self.value(b"\xef\xbb\xbf'\xc3\xa9'")["json"], "é")
@@ -405,7 +432,8 @@ class Tracebacks(Case):
         self.assertTrue(frame["message"].startswith("aaa") and frame["message"].endswith("az"))
         self.assertIn("characters left out", frame["message"])
         self.assertTrue(frame["traceback"].startswith("Traceback") and frame["traceback"].endswith("az\n"))
-        frame = self.error("def f(n): return %s g(n)\ndef g(n): return f(n)\nimport sys; sys.setrecursionlimit(1500); f(0)" % ("0 or " * 60))
+        frame = self.error("def f(n): return %s g(n)\ndef g(n): return f(n)\n"
+                           "import sys; sys.setrecursionlimit(1500); f(0)" % ("0 or " * 60))
         self.assertLessEqual(len(json.dumps(frame["traceback"])), 256 * 1024)
 
     def test_surrogates_in_message(self):
@@ -441,7 +469,7 @@ class Tracebacks(Case):
         frame = result.only("error")  # stderr may have what the interpreter says when it cannot print the exception
         self.assertEqual((frame["name"], frame["message"]), ("E", "<exception str() failed>"))
         self.assertIn('File "<code>", line 8, in <module>\n', frame["traceback"])
-        self.assertIn("\nE: <exception str() failed>\n", frame["traceback"])
+        self.assertRegex(frame["traceback"], r"\n(__main__\.)?E: <exception str\(\) failed>\n")
         self.assertNotIn("runner", frame["traceback"])
 
     def test_endless_context(self):
@@ -464,7 +492,7 @@ class Tracebacks(Case):
                     time.sleep(0.02); stop.set(); return 'x'
             raise E
             """)
-        self.assertEqual(set(result.err), {"t"})
+        self.assertEqual(set(result.err), {"t"})  # nothing of the traceback
         self.assertNotIn("tt", result.only("error")["traceback"])
 
     def test_source_for_the_program_itself(self):
@@ -493,7 +521,8 @@ class Tracebacks(Case):
 
     def test_excepthook_of_the_program(self):
         result = run("import sys\nsys.excepthook = lambda *a: print(a[0].__name__)\n1/0")
-        self.assertEqual((result.out, result.code, result.only("error")["name"]), ("ZeroDivisionError\n", 1, "ZeroDivisionError"))
+        self.assertEqual((result.out, result.code, result.only("error")["name"]), (
+            "ZeroDivisionError\n", 1, "ZeroDivisionError"))
         result = run("import sys\ndef hook(*a): raise ValueError('mine')\nsys.excepthook = hook\n1/0")
         self.assertIn("Error in sys.excepthook:\n", result.err)
         self.assertIn("ValueError: mine", result.err)
@@ -502,8 +531,10 @@ class Tracebacks(Case):
 
 class Exits(Case):
     def test_sys_exit(self):
-        for argument, code, err in [("", 0, ""), ("None", 0, ""), ("0", 0, ""), ("3", 3, ""), ("256 + 7", 7, ""), ("-1", 255, ""), ("True", 1, ""),
-                                    ("'text'", 1, "text\n"), ("(1, 2)", 1, "(1, 2)\n"), ("10 ** 30", 255, ""), ("2.5", 1, "2.5\n")]:
+        for argument, code, err in [("", 0, ""), ("None", 0, ""), ("0", 0, ""), ("3", 3, ""), ("256 + 7", 7, ""),
+                                    ("-1", 255, ""), ("True", 1, ""),
+                                    ("'text'", 1, "text\n"), ("(1, 2)", 1, "(1, 2)\n"), ("10 ** 30", 255, ""),
+                                    ("2.5", 1, "2.5\n")]:
             with self.subTest(argument):
                 self.check("import sys; sys.exit(%s)" % argument, err=err, code_=code)
 
@@ -511,7 +542,8 @@ class Exits(Case):
         self.check("exit(3)", code_=3)
         self.check("quit()")
         self.check("raise SystemExit", code_=0)
-        self.check("print(exit); print(repr(quit))", out="Use exit() or Ctrl-D (i.e. EOF) to exit\nUse quit() or Ctrl-D (i.e. EOF) to exit\n")
+        self.check("print(exit); print(repr(quit))", out="Use exit() or Ctrl-D (i.e. EOF) to exit\n"
+                                                         "Use quit() or Ctrl-D (i.e. EOF) to exit\n")
         result = run("print(copyright); print(credits); license; help(len)")
         self.assertIn("Stichting Mathematisch Centrum", result.out)
         self.assertIn("Return the number of items in a container.", result.out)
@@ -540,7 +572,8 @@ class Exits(Case):
         self.assertEqual((result.code, result.only("error")["name"]), (130, "KeyboardInterrupt"))
 
     def test_caught_interrupt(self):
-        run_ = Run("import time\ntry:\n    print('on')\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('caught')\n7")
+        run_ = Run("import time\ntry:\n    print('on')\n    time.sleep(60)\nexcept KeyboardInterrupt:\n"
+                   "    print('caught')\n7")
         run_.read_until(b"on")
         os.kill(run_.pid, signal.SIGINT)
         result = run_.end()
@@ -561,11 +594,14 @@ class Exits(Case):
 
     def test_os_exit_crash_and_kill_lose_no_output(self):
         for end, code, signal_ in [("os._exit(7)", 7, None), ("ctypes.string_at(0)", None, signal.SIGSEGV),
-                                   ("os.kill(os.getpid(), 9)", None, signal.SIGKILL), ("os.abort()", None, signal.SIGABRT)]:
+                                   ("os.kill(os.getpid(), 9)", None, signal.SIGKILL),
+                                   ("os.abort()", None, signal.SIGABRT)]:
             with self.subTest(end):
-                result = run("import os, sys\n%s\nprint('out', end='')\nsys.stdout.buffer.write(b'\\xff')\nprint('err', end='', file=sys.stderr)\n%s"
+                result = run("import os, sys\n%s\nprint('out', end='')\nsys.stdout.buffer.write(b'\\xff')\n"
+                             "print('err', end='', file=sys.stderr)\n%s"
                              % ("import ctypes" if "ctypes" in end else "", end))
-                self.assertEqual((result.stdout, result.stderr, result.code, result.signal), (b"out\xff", b"err", code, signal_))
+                self.assertEqual((result.stdout, result.stderr, result.code, result.signal),
+                                 (b"out\xff", b"err", code, signal_))
                 self.assertEqual(result.frames, [])
 
     def test_exec_replaces_the_runner(self):
@@ -576,18 +612,22 @@ class Exits(Case):
 
 class Streams(Case):
     def test_separate_and_in_order(self):
-        self.check("import sys\nprint('a', end=' ')\nsys.stdout.buffer.write(b'b ');\nprint('c')\nprint('e', file=sys.stderr)",
+        self.check("import sys\nprint('a', end=' ')\nsys.stdout.buffer.write(b'b ');\nprint('c')\n"
+                   "print('e', file=sys.stderr)",
                    out="a b c\n", err="e\n")
-        result = run("import sys\nfor i in range(2000):\n    print(i, end=',')\n    sys.stdout.buffer.write(b'%d;' % i)\n    sys.stdout.write('é')")
+        result = run("import sys\nfor i in range(2000):\n    print(i, end=',')\n"
+                     "    sys.stdout.buffer.write(b'%d;' % i)\n    sys.stdout.write('é')")
         self.assertEqual(result.out, "".join("%d,%d;é" % (i, i) for i in range(2000)))
 
     def test_big_output(self):
-        result = run("import sys\nprint('x' * 3000000); print('y' * 3000000, file=sys.stderr)\nsys.stdout.buffer.write(b'z' * 3000000);")
+        result = run("import sys\nprint('x' * 3000000); print('y' * 3000000, file=sys.stderr)\n"
+                     "sys.stdout.buffer.write(b'z' * 3000000);")
         self.assertEqual(result.stdout, b"x" * 3000000 + b"\n" + b"z" * 3000000)
         self.assertEqual(result.stderr, b"y" * 3000000 + b"\n")
 
     def test_any_text_can_be_printed(self):
-        self.check("import sys\nprint('é \\ud800 \\udcff 😀')\nprint('\\udfff', file=sys.stderr)", out="é \\ud800 \\udcff 😀\n", err="\\udfff\n")
+        self.check("import sys\nprint('é \\ud800 \\udcff 😀')\nprint('\\udfff', file=sys.stderr)",
+                   out="é \\ud800 \\udcff 😀\n", err="\\udfff\n")
         self.assertEqual(run("import sys\nsys.stdout.buffer.write(b'\\xff\\xfe');").stdout, b"\xff\xfe")
 
     def test_streamed(self):
@@ -616,24 +656,31 @@ class Streams(Case):
 
     def test_descriptor_taken_by_the_program(self):
         workspace = tempfile.mkdtemp(dir=base)
-        result = run("import os\nos.closerange(3, 100)\nfd = os.open('mine', os.O_CREAT | os.O_WRONLY)\nassert fd == 3\n"
-                     "os.write(fd, b'text')\nif os.fork() == 0: os._exit(0)\nos.wait()\nos.write(fd, b'.')\n6", workspace=workspace)
+        result = run("import os\nos.closerange(3, 100)\nfd = os.open('mine', os.O_CREAT | os.O_WRONLY)\n"
+                     "assert fd == 3\n"
+                     "os.write(fd, b'text')\nif os.fork() == 0: os._exit(0)\nos.wait()\nos.write(fd, b'.')\n6",
+                     workspace=workspace)
         self.assertEqual((result.code, result.frames), (0, []))
         with open(os.path.join(workspace, "mine")) as file:
             self.assertEqual(file.read(), "text.")
 
     def test_streams_of_the_program_are_flushed(self):
-        self.check("import io, sys\nsys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, 'w')), 'utf-8')\nprint('kept')", out="kept\n")
+        self.check("import io, sys\nsys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, 'w')), 'utf-8')\n"
+                   "print('kept')", out="kept\n")
         self.check("import os\nf = os.fdopen(1, 'w')\nf.write('kept');", out="kept")
-        result = run("import sys\nclass S:\n    def write(self, s): pass\n    def flush(self): raise OSError('full')\nsys.stdout = S()")
+        result = run("import sys\nclass S:\n    def write(self, s): pass\n"
+                     "    def flush(self): raise OSError('full')\nsys.stdout = S()")
         self.assertEqual(result.code, 120)
         self.assertIn("OSError: full", result.err)
+        self.assertEqual(run("import sys\nclass S:\n    def __repr__(self): 1/0\nsys.stdout = S()").code, 120)
 
     def test_c_streams_are_flushed(self):
         self.check("import ctypes\nctypes.CDLL(None).printf(b'from C');", out="from C")
 
     def test_descriptors_of_children(self):
-        result = run("import subprocess\nprint(subprocess.run(['ls', '-l', '/proc/self/fd'], close_fds=False, capture_output=True, text=True).stdout)")
+        result = run(
+            "import subprocess\n"
+            "print(subprocess.check_output(['ls', '-l', '/proc/self/fd'], close_fds=False, text=True))")
         self.assertIn("pipe:", result.out)
         self.assertNotIn("socket:", result.out)
         self.check("import os\nprint(os.get_inheritable(3))", out="False\n")
@@ -641,7 +688,8 @@ class Streams(Case):
 
 class Stdin(Case):
     def test_given(self):
-        self.check("print(input('name? ')); import sys; print(repr(sys.stdin.read()))", out="name? Ann\n'rest\\né'\n", stdin="Ann\nrest\né")
+        self.check("print(input('name? ')); import sys; print(repr(sys.stdin.read()))",
+                   out="name? Ann\n'rest\\né'\n", stdin="Ann\nrest\né")
         self.check("import sys\nprint([line for line in sys.stdin])", out="['a\\n', 'b']\n", stdin="a\nb")
         self.check("import sys\nprint(len(sys.stdin.buffer.read()))", out="200000\n", stdin="x" * 200000)
 
@@ -656,15 +704,18 @@ class Stdin(Case):
     def test_not_given(self):
         result = run("input('prompt> ')")
         frame = result.only("error")
-        self.assertEqual((result.out, result.code, frame["name"], frame["message"]), ("prompt> ", 1, "EOFError", NO_STDIN))
+        self.assertEqual((result.out, result.code, frame["name"], frame["message"]),
+                         ("prompt> ", 1, "EOFError", NO_STDIN))
         self.assertTrue(frame["traceback"].startswith(
             "Traceback (most recent call last):\n  File \"<code>\", line 1, in <module>\n    input('prompt> ')\n"))
         self.assertTrue(frame["traceback"].endswith("\nEOFError: %s\n" % NO_STDIN))
         self.check("try:\n    input()\nexcept EOFError as e:\n    print(e)", out=NO_STDIN + "\n")
-        self.check("import sys\nprint(repr(sys.stdin.read()), repr(sys.stdin.readline()), list(sys.stdin))", out="'' '' []\n")
+        self.check("import sys\nprint(repr(sys.stdin.read()), repr(sys.stdin.readline()), list(sys.stdin))",
+                   out="'' '' []\n")
 
     def test_own_stdin(self):
-        self.check("import io, sys\nsys.stdin = io.StringIO('mine\\n')\nprint(input())\ntry:\n    input()\nexcept EOFError as e:\n    print(e)",
+        self.check("import io, sys\nsys.stdin = io.StringIO('mine\\n')\nprint(input())\ntry:\n    input()\n"
+                   "except EOFError as e:\n    print(e)",
                    out="mine\nEOF when reading a line\n")
 
     def test_debugger(self):
@@ -679,7 +730,8 @@ class Stdin(Case):
         self.assertIn("done\n", result.out)
 
     def test_getpass(self):
-        result = run("import getpass, warnings\nwarnings.simplefilter('ignore')\nimport os\nos.setsid\ngetpass.getpass()")
+        result = run("import getpass, warnings\nwarnings.simplefilter('ignore')\nimport os\nos.setsid\n"
+                     "getpass.getpass()")
         self.assertIn(result.only("error")["name"], ("EOFError", "OSError"))
 
 
@@ -695,13 +747,16 @@ class Processes(Case):
             'parent'
             """)
         self.assertEqual((result.out, result.code, result.only("value")["json"]), ("1\n", 0, "parent"))
-        self.assertTrue(result.err.startswith('Traceback (most recent call last):\n  File "<code>", line 5, in <module>\n    1/0\n'))
+        self.assertTrue(result.err.startswith(
+            'Traceback (most recent call last):\n  File "<code>", line 5, in <module>\n    1/0\n'))
         self.assertTrue(result.err.endswith("\nZeroDivisionError: division by zero\n"))
 
     def test_child_ends_as_python_does(self):
-        for child, code in [("sys.exit(4)", 4), ("pass", 0), ("'a value'", 0), ("raise KeyboardInterrupt", 130), ("os._exit(6)", 6)]:
+        for child, code in [("sys.exit(4)", 4), ("pass", 0), ("'a value'", 0), ("raise KeyboardInterrupt", 130),
+                            ("os._exit(6)", 6)]:
             with self.subTest(child):
-                result = run("import os, sys\nif os.fork():\n    print(os.WEXITSTATUS(os.wait()[1]))\n    sys.exit()\n%s" % child)
+                result = run("import os, sys\nif os.fork():\n    print(os.WEXITSTATUS(os.wait()[1]))\n"
+                             "    sys.exit()\n%s" % child)
                 self.assertEqual((result.out, result.code, result.frames), ("%d\n" % code, 0, []))
 
     def test_value_of_the_parent_only(self):
@@ -727,7 +782,8 @@ class Processes(Case):
                         with multiprocessing.get_context(%r).Pool(2) as pool:
                             print(pool.map(square, range(5)))
                     """ % method)
-                self.assertEqual((result.out, result.err, result.code, result.frames), ("[0, 1, 4, 9, 16]\n", "", 0, []))
+                self.assertEqual((result.out, result.err, result.code, result.frames), (
+                    "[0, 1, 4, 9, 16]\n", "", 0, []))
 
     def test_futures(self):
         result = run("""
@@ -741,12 +797,14 @@ class Processes(Case):
         self.assertEqual((result.out, result.err, result.code), ("[0, 1, 4, 9]\n" * 2, "", 0))
 
     def test_subprocess(self):
-        self.check("import subprocess, sys\nprint(subprocess.check_output([sys.executable, '-c', 'print(5)'], text=True))", out="5\n\n")
+        self.check("import subprocess, sys\n"
+                   "print(subprocess.check_output([sys.executable, '-c', 'print(5)'], text=True))", out="5\n\n")
 
 
 class Ends(Case):
     def test_threads_are_waited_for(self):
-        result = run("import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\nprint('main')\n5")
+        result = run("import threading, time\n"
+                     "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\nprint('main')\n5")
         self.assertEqual((result.out, result.only("value")["json"]), ("main\nthread\n", 5))
 
     def test_frame_is_sent_before_threads_are_waited_for(self):
@@ -755,7 +813,9 @@ class Ends(Case):
         self.assertEqual(run_.end().code, 0)
 
     def test_daemon_threads_are_not(self):
-        result = run("import threading, time\nthreading.Thread(target=lambda: (time.sleep(60), print('thread')), daemon=True).start()\nprint('main')")
+        result = run("import threading, time\n"
+                     "threading.Thread(target=lambda: (time.sleep(60), print('thread')), daemon=True).start()\n"
+                     "print('main')")
         self.assertEqual((result.out, result.err, result.code), ("main\n", "", 0))
         result = run("import threading\ndef busy():\n    x = 0\n    while True: x = len(str(x))\n"
                      "for _ in range(3): threading.Thread(target=busy, daemon=True).start()")
@@ -769,14 +829,16 @@ class Ends(Case):
         self.check("import threading, sys\nt = threading.Thread(target=sys.exit, args=(4,))\nt.start()")
 
     def test_atexit(self):
-        self.check("import atexit\natexit.register(print, 'one')\natexit.register(print, 'two')\nprint('main')", out="main\ntwo\none\n")
+        self.check("import atexit\natexit.register(print, 'one')\natexit.register(print, 'two')\nprint('main')",
+                   out="main\ntwo\none\n")
         self.check("import atexit, sys\natexit.register(print, 'one')\nsys.exit(3)", out="one\n", code_=3)
         result = run("import atexit\natexit.register(print, 'one')\natexit.register(lambda: 1/0)\n1 + '2'")
         self.assertEqual((result.out, result.code, result.only("error")["name"]), ("one\n", 1, "TypeError"))
         self.assertIn("ZeroDivisionError", result.err)
 
     def test_interrupt_while_threads_are_waited_for(self):
-        run_ = Run("import threading, time, os, signal\ndef work():\n    time.sleep(0.1); os.kill(os.getpid(), signal.SIGINT); time.sleep(0.1)\n"
+        run_ = Run("import threading, time, os, signal\ndef work():\n"
+                   "    time.sleep(0.1); os.kill(os.getpid(), signal.SIGINT); time.sleep(0.1)\n"
                    "threading.Thread(target=work).start()")
         result = run_.end()
         self.assertEqual((result.code, result.frames), (0, []))
@@ -784,9 +846,11 @@ class Ends(Case):
         self.assertNotIn("runner", result.err)
 
     def test_finalizers_of_globals(self):
-        self.check("import os\nclass A:\n    def __del__(self): print('del', helper(), os.sep, LIMIT)\ndef helper(): return 5\nLIMIT = 7\na = A()\nprint('end')",
+        self.check("import os\nclass A:\n    def __del__(self): print('del', helper(), os.sep, LIMIT)\n"
+                   "def helper(): return 5\nLIMIT = 7\na = A()\nprint('end')",
                    out="end\ndel 5 / 7\n")
-        self.check("class A:\n    def __del__(self): print('del')\na = A(); a.me = a\nb = [a]; b.append(b)", out="del\n")
+        self.check("class A:\n    def __del__(self): print('del')\na = A(); a.me = a\nb = [a]; b.append(b)",
+                   out="del\n")
         result = run("class A:\n    def __del__(self): print('del')\na = A()\n1/0")
         self.assertEqual((result.out, result.only("error")["name"]), ("del\n", "ZeroDivisionError"))
 
@@ -794,8 +858,10 @@ class Ends(Case):
         workspace = tempfile.mkdtemp(dir=base)
         with open(os.path.join(workspace, "helper.py"), "w") as file:
             file.write("log = open('log', 'w')\nlog.write('log')\ndef f(): return log\n")
-        self.check("import builtins, helper, sys\nf = open('f', 'w'); f.write('f')\ndef use(): f\nclass C: g = open('g', 'w'); g.write('g')\n"
-                   "C.c = C\nbuiltins.h = open('h', 'w'); h.write('h')\nsys.excepthook = lambda *a: f\nbuiltins.print = lambda *a: f\n",
+        self.check("import builtins, helper, sys\nf = open('f', 'w'); f.write('f')\ndef use(): f\n"
+                   "class C: g = open('g', 'w'); g.write('g')\n"
+                   "C.c = C\nbuiltins.h = open('h', 'w'); h.write('h')\nsys.excepthook = lambda *a: f\n"
+                   "builtins.print = lambda *a: f\n",
                    workspace=workspace)
         for name, text in ("f", "f"), ("g", "g"), ("h", "h"), ("log", "log"):
             with open(os.path.join(workspace, name)) as file:
@@ -804,15 +870,17 @@ class Ends(Case):
 
 class MainModule(Case):
     def test_names(self):
-        result = run("print(sorted(n for n in globals())); import sys; print(sys.argv, sys.modules['__main__'].__dict__ is globals(), __name__, __doc__, "
-                     "__builtins__, 'runner' in sys.modules)", name="prog.py")
+        result = run("print(sorted(globals()))\nimport sys\n"
+                     "print(sys.argv, vars(sys.modules['__main__']) is globals(), "
+                     "__name__, __doc__, __builtins__, 'runner' in sys.modules)", name="prog.py")
         lines = result.out.splitlines()
         self.assertEqual(lines[0], "['__builtins__', '__doc__', '__loader__', '__name__', '__package__', '__spec__']")
         self.assertEqual(lines[1], "['prog.py'] True __main__ None <module 'builtins' (built-in)> False")
 
     def test_docstring_and_future(self):
         self.check("'''doc'''\nprint(__doc__)", out="doc\n")
-        self.assertEqual(self.value("'''doc'''\nfrom __future__ import annotations\ndef f(x: nowhere): pass\nf.__annotations__")["json"], {"x": "nowhere"})
+        self.assertEqual(self.value("'''doc'''\nfrom __future__ import annotations\ndef f(x: nowhere): pass\n"
+                                    "f.__annotations__")["json"], {"x": "nowhere"})
         self.check("def f(): return 1\nprint(f.__code__.co_flags & 0x1000000)", out="0\n")
 
     def test_what_looks_at_main(self):
@@ -829,12 +897,14 @@ class MainModule(Case):
         self.assertEqual((result.out, result.err), ("True True P(x=1, next=None)\nmain\n", ""))
 
     def test_unittest(self):
-        result = run("import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(1, 2)\nif __name__ == '__main__':\n    unittest.main()")
+        result = run("import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(1, 2)\n"
+                     "if __name__ == '__main__':\n    unittest.main()")
         self.assertEqual((result.code, result.frames), (1, []))
         self.assertIn("FAILED (failures=1)", result.err)
 
     def test_asyncio(self):
-        self.check("import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    print('ran')\nasyncio.run(f())", out="ran\n")
+        self.check("import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    print('ran')\nasyncio.run(f())",
+                   out="ran\n")
 
     def test_long_program(self):
         code = "x = 0\n" + "x += 1  # %s\n" % ("." * 1100) * 1000 + "x"
@@ -845,27 +915,31 @@ class MainModule(Case):
 
     def test_one_warning_of_the_compiler(self):
         result = run("x = 1 is 1\n'\\d'\n5")
-        self.assertEqual(result.err.count("is"), result.err.count("with"), result.err)
-        self.assertLessEqual(result.err.count("SyntaxWarning: \"is\""), 1)
-        self.assertLessEqual(result.err.count("escape"), 2)
+        self.assertEqual(result.err.count('SyntaxWarning: "is" with'), 1, result.err)
+        self.assertLessEqual(result.err.count("invalid escape"), 1, result.err)
 
 
 class Imports(Case):
     def test_same_path_as_python(self):
-        plain = subprocess.run([sys.executable, "-I", "-c", "import sys; print(sys.path)"], env=ENVIRONMENT, stdout=subprocess.PIPE, check=True)
+        plain = subprocess.run([sys.executable, "-I", "-c", "import sys; print(sys.path)"], env=ENVIRONMENT,
+                               stdout=subprocess.PIPE, check=True)
         workspace = tempfile.mkdtemp(dir=base)
-        result = run("import sys; print(sys.path[1:]); print(sys.path[0])\nimport site\nprint(sys.path[1:])", workspace=workspace)
+        result = run("import sys; print(sys.path[1:]); print(sys.path[0])\nimport site\nprint(sys.path[1:])",
+                     workspace=workspace)
         path, first, complete = result.stdout.splitlines()
         self.assertEqual(path.decode(), plain.stdout.decode().strip())
         self.assertEqual(complete, path)
         self.assertEqual(first.decode(), workspace)
 
     def test_site_is_complete_when_it_can_matter(self):
-        result = run("import site, sys\nprint(site.getsitepackages()[0] in sys.path, site.ENABLE_USER_SITE, sys.modules['site'] is site)")
+        result = run(
+            "import site, sys\n"
+            "print(site.getsitepackages()[0] in sys.path, site.ENABLE_USER_SITE, sys.modules['site'] is site)")
         self.assertEqual((result.out, result.err), ("True False True\n", ""))
 
     def test_packages_can_be_imported(self):
-        done = subprocess.run([sys.executable, "-I", "-c", "import pip; print(pip.__file__)"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        done = subprocess.run([sys.executable, "-I", "-c", "import pip; print(pip.__file__)"],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         if done.returncode:
             self.skipTest("this interpreter has no pip to import")
         self.check("import pip; print(pip.__file__)", out=done.stdout.decode())
@@ -876,14 +950,16 @@ class Imports(Case):
         subprocess.run([sys.executable, "-I", "-m", "venv", "--without-pip", environment], check=True)
         packages = os.path.join(environment, "lib", "python%d.%d" % sys.version_info[:2], "site-packages")
         extra = tempfile.mkdtemp(dir=base)
-        for path, text in [(os.path.join(packages, "a.pth"), extra + "\nimport sys; sys.marked = 1\n"), (os.path.join(extra, "far.py"), "x = 5"),
+        for path, text in [(os.path.join(packages, "a.pth"), extra + "\nimport sys; sys.marked = 1\n"),
+                           (os.path.join(extra, "far.py"), "x = 5"),
                            (os.path.join(packages, "near.py"), "x = 6")]:
             with open(path, "w") as file:
                 file.write(text)
         old = sys.executable
         sys.executable = os.path.join(environment, "bin", "python3")
         try:
-            self.check("import far, near, sys\nprint(far.x, near.x, sys.marked, sys.prefix == %r)" % environment, out="5 6 1 True\n")
+            self.check("import far, near, sys\nprint(far.x, near.x, sys.marked, sys.prefix == %r)" % environment,
+                       out="5 6 1 True\n")
         finally:
             sys.executable = old
 
@@ -897,20 +973,24 @@ class Imports(Case):
 
     def test_runner_cannot_be_imported(self):
         self.assertEqual(self.error("import runner")["name"], "ModuleNotFoundError")
-        self.check("import sys\nprint([p for p in list(sys.path) + list(sys.path_importer_cache) if 'forge' in p], sys.modules.get('runner'))",
+        self.check(
+            "import sys\n"
+            "print([p for p in [*sys.path, *sys.path_importer_cache] if 'forge' in p], sys.modules.get('runner'))",
                    out="[] None\n")
 
     def test_success_imports_nothing(self):
-        result = run("import sys; print([m for m in sys.modules if m in "
-                     "('os', 're', 'json', 'ast', 'traceback', 'linecache', 'typing', 'site', 'threading', 'inspect', 'enum')])")
-        expected = [] if (3, 11) <= sys.version_info < (3, 13) else eval(result.out)  # 3.13 has linecache, up to 3.10 site is not frozen
-        self.assertEqual(eval(result.out), expected)
-        self.assertFalse({"re", "json", "ast", "traceback", "typing", "threading", "inspect", "enum"} & set(eval(result.out)))
+        result = run("import sys\nprint(*sys.modules)\n[1, 'a', 2.5, {'b': None}]")
+        self.assertIn("json", result.only("value"))
+        loaded = set(result.out.split())
+        self.assertFalse(loaded & {"re", "json", "ast", "_ast", "traceback", "typing", "threading", "inspect", "enum"})
+        if (3, 11) <= sys.version_info < (3, 13):  # 3.13 has linecache and os; up to 3.10 site is not frozen
+            self.assertFalse(loaded & {"os", "site", "linecache"})
 
 
 class Accidents(Case):
     def test_builtins_replaced(self):
-        names = "print repr len open isinstance getattr id str type list set max min __import__ compile exec eval globals vars memoryview BaseException"
+        names = ("print repr len open isinstance issubclass getattr id str type list set map max min __import__ "
+                 "compile exec eval globals vars memoryview BaseException")
         code = "import builtins\nfor name in %r.split(): setattr(builtins, name, None)\n" % names
         self.assertEqual(self.value(code + "[1, 'a']"), {"type": "value", "json": [1, "a"], "repr": "[1, 'a']"})
         frame = self.error(code + "\n1/0")
@@ -922,33 +1002,50 @@ class Accidents(Case):
         self.assertEqual(self.value("import sys\nsys.modules.clear()\n5")["json"], 5)
         frame = self.error("import sys\nsys.modules.clear()\n1/0")
         self.assertEqual(frame["name"], "ZeroDivisionError")
-        frame = self.error("import sys, io, posix\nsys.modules['traceback'] = sys.modules['io'] = sys.modules['linecache'] = 5\nposix.write = posix.fstat = None\n1/0")
+        frame = self.error("import sys, io, posix\n"
+                           "sys.modules['traceback'] = sys.modules['io'] = sys.modules['linecache'] = 5\n"
+                           "posix.write = posix.fstat = posix._exit = None\n1/0")
         self.assertEqual(frame["name"], "ZeroDivisionError")
         self.assertEqual(self.error("import sys\nsys.path = sys.meta_path = None\n1/0")["name"], "ZeroDivisionError")
-        self.assertEqual(self.error("import sys\ndel sys.path, sys.excepthook, sys.__excepthook__, sys.meta_path\n1/0")["name"], "ZeroDivisionError")
+        frame = self.error("import sys\ndel sys.path, sys.excepthook, sys.__excepthook__, sys.meta_path\n1/0")
+        self.assertEqual(frame["name"], "ZeroDivisionError")
 
     def test_out_of_descriptors(self):
-        frame = self.error("import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\nl = []\nwhile True: l.append(open('/dev/null'))")
-        self.assertEqual((frame["name"], frame["message"]), ("OSError", "[Errno 24] Too many open files: '/dev/null'"))
+        frame = self.error("import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\nl = []\n"
+                           "while True: l.append(open('/dev/null'))")
+        self.assertEqual((frame["name"], frame["message"]),
+                         ("OSError", "[Errno 24] Too many open files: '/dev/null'"))
 
     def test_out_of_memory(self):
-        frame = self.error("import resource\nresource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))\nx = [0]\nwhile True: x += x")
+        frame = self.error("import resource\nresource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))\n"
+                           "x = [0]\nwhile True: x += x")
         self.assertEqual(frame["name"], "MemoryError")
         self.assertIn('File "<code>", line 4', frame["traceback"])
 
     def test_recursion_limit(self):
-        self.assertEqual(self.error("import sys\nsys.setrecursionlimit(30)\ndef f(): f()\nf()")["name"], "RecursionError")
+        self.assertEqual(self.error("import sys\nsys.setrecursionlimit(30)\ndef f(): f()\nf()")["name"],
+                         "RecursionError")
         self.assertEqual(self.value("import sys\nsys.setrecursionlimit(30)\n[[[1]]]")["repr"], "[[[1]]]")
 
     def test_tracers_see_nothing_of_the_runner(self):
         for what in "settrace", "setprofile":
             for last in "5", "1/0":
-                result = run("import sys\ndef t(frame, event, arg):\n    print(event, frame.f_code.co_filename)\nsys.%s(t)\n%s" % (what, last))
-                self.assertNotIn("runner.py", "\n".join(line for line in result.out.splitlines() if not line.startswith(("c_", "return"))))
+                result = run("import sys\ndef t(frame, event, arg):\n    print(event, frame.f_code.co_filename)\n"
+                             "sys.%s(t)\n%s" % (what, last))
+                # A profiler sees that its code ends, the eval of the last expression, and by what it is put aside.
+                seen = [line.split()[0] for line in result.out.splitlines() if "runner.py" in line]
+                self.assertIn(seen, ([], ["c_call", "c_return", "c_call"], ["c_call", "c_exception", "c_call"]))
                 self.assertEqual(len(result.frames), 1)
 
     def test_signals_of_the_program(self):
-        self.assertEqual(self.value("import signal\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\n5")["json"], 5)
+        self.assertEqual(self.value("import signal\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+                                    "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n5")["json"], 5)
+
+    def test_no_whole_job(self):
+        for size in 0, 4, 7, 14, 20:
+            result = Run("print(1)", cut=size).end()
+            self.assertEqual((result.stdout, result.code, result.frames), (b"", 125, []))
+            self.assertIn("the agent sent no whole job", result.err)
 
     def test_agent_gone(self):
         run_ = Run("import sys\nsys.stdin.readline()\n'x' * 1000000", stdin="\n")

@@ -35,7 +35,12 @@ struct Check {
 
 impl Check {
     fn ok(name: &'static str, evidence: impl Into<String>) -> Self {
-        Self { name, state: State::Ok, evidence: evidence.into(), remedy: None }
+        Self {
+            name,
+            state: State::Ok,
+            evidence: evidence.into(),
+            remedy: None,
+        }
     }
 
     fn not(
@@ -44,7 +49,12 @@ impl Check {
         evidence: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
-        Self { name, state, evidence: evidence.into(), remedy: Some(remedy.into()) }
+        Self {
+            name,
+            state,
+            evidence: evidence.into(),
+            remedy: Some(remedy.into()),
+        }
     }
 }
 
@@ -58,7 +68,13 @@ pub(crate) async fn doctor(
     runtime: Option<&str>,
     settings: &Settings,
 ) -> anyhow::Result<ExitCode> {
-    let mut checks = vec![kernel(), namespaces(), subordinate_ids(), seccomp(), python()];
+    let mut checks = vec![
+        kernel(),
+        namespaces(),
+        subordinate_ids(),
+        seccomp(),
+        python(),
+    ];
     checks.push(control_groups(runtime, settings).await);
     let run = trial(runtime, settings).await;
     let works = run.state != State::Failed;
@@ -69,7 +85,11 @@ pub(crate) async fn doctor(
     } else {
         print(&report(&checks));
     }
-    Ok(if works { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if works {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn report(checks: &[Check]) -> String {
@@ -89,17 +109,26 @@ fn report(checks: &[Check]) -> String {
 }
 
 fn read(path: &str) -> Option<String> {
-    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+    fs::read_to_string(path)
+        .ok()
+        .map(|text| text.trim().to_owned())
 }
 
 fn kernel() -> Check {
     let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split(['.', '-']).map_while(|n| n.parse::<u32>().ok());
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|n| n.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if version >= (5, 10) {
         Check::ok("kernel", release)
     } else {
-        Check::not("kernel", State::Warning, release, "Linux 5.10 or newer is what is tested")
+        Check::not(
+            "kernel",
+            State::Warning,
+            release,
+            "Linux 5.10 or newer is what is tested",
+        )
     }
 }
 
@@ -149,12 +178,16 @@ fn subordinate_ids() -> Check {
         .map_or_else(|| user.to_string(), |u| u.name);
     let has = |file: &str| {
         read(file).unwrap_or_default().lines().any(|line| {
-            line.split(':').next().is_some_and(|who| who == name || who == user.to_string())
+            line.split(':')
+                .next()
+                .is_some_and(|who| who == name || who == user.to_string())
         })
     };
-    let helpers = ["newuidmap", "newgidmap"]
-        .iter()
-        .all(|helper| ["/usr/bin", "/bin"].iter().any(|dir| Path::new(dir).join(helper).exists()));
+    let helpers = ["newuidmap", "newgidmap"].iter().all(|helper| {
+        ["/usr/bin", "/bin"]
+            .iter()
+            .any(|dir| Path::new(dir).join(helper).exists())
+    });
     if !helpers {
         return Check::not(
             NAME,
@@ -209,19 +242,31 @@ fn python() -> Check {
 
 async fn control_groups(flag: Option<&str>, settings: &Settings) -> Check {
     const NAME: &str = "control groups";
-    let kind = if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() { "v2" } else { "v1" };
+    let kind = if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        "v2"
+    } else {
+        "v1"
+    };
     let info = match Runtime::choose(flag, settings) {
         Ok(runtime) => {
             let info = runtime.port.info().await;
             runtime.shut_down().await;
             info
         }
-        Err(e) => return Check::not(NAME, State::Failed, format!("{e:#}"), "choose another runtime"),
+        Err(e) => {
+            return Check::not(
+                NAME,
+                State::Failed,
+                format!("{e:#}"),
+                "choose another runtime",
+            );
+        }
     };
     match info {
-        Ok(info) if info.weak.is_empty() => {
-            Check::ok(NAME, format!("{kind}: memory, cpu and pids limits are enforced"))
-        }
+        Ok(info) if info.weak.is_empty() => Check::ok(
+            NAME,
+            format!("{kind}: memory, cpu and pids limits are enforced"),
+        ),
         Ok(info) => Check::not(
             NAME,
             State::Warning,
@@ -229,7 +274,10 @@ async fn control_groups(flag: Option<&str>, settings: &Settings) -> Check {
             "mend it, or accept it: MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS=true",
         ),
         Err(e) => {
-            let remedy = e.hint.clone().unwrap_or_else(|| "see the checks above".to_owned());
+            let remedy = e
+                .hint
+                .clone()
+                .unwrap_or_else(|| "see the checks above".to_owned());
             Check::not(NAME, State::Failed, e.chain(), remedy)
         }
     }
@@ -251,7 +299,10 @@ async fn trial(flag: Option<&str>, settings: &Settings) -> Check {
         Ok(outcome) if outcome.result_repr.as_deref() == Some("42") => {
             let time = outcome.duration.as_millis();
             if outcome.limits.enforced() {
-                Check::ok(NAME, format!("6 * 7 gave 42 in {time} ms, every limit enforced"))
+                Check::ok(
+                    NAME,
+                    format!("6 * 7 gave 42 in {time} ms, every limit enforced"),
+                )
             } else {
                 Check::not(
                     NAME,
@@ -261,12 +312,18 @@ async fn trial(flag: Option<&str>, settings: &Settings) -> Check {
                 )
             }
         }
-        Ok(outcome) if outcome.ended_by == EndedBy::RuntimeLost => {
-            Check::not(NAME, State::Failed, "the sandbox was lost", "run with --log-level debug")
-        }
-        Ok(outcome) => {
-            Check::not(NAME, State::Failed, format!("{:?}", outcome.ended_by), outcome.stderr)
-        }
+        Ok(outcome) if outcome.ended_by == EndedBy::RuntimeLost => Check::not(
+            NAME,
+            State::Failed,
+            "the sandbox was lost",
+            "run with --log-level debug",
+        ),
+        Ok(outcome) => Check::not(
+            NAME,
+            State::Failed,
+            format!("{:?}", outcome.ended_by),
+            outcome.stderr,
+        ),
         Err(refusal) => Check::not(NAME, State::Failed, refusal.message, refusal.hint),
     }
 }

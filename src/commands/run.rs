@@ -48,9 +48,15 @@ pub(crate) async fn run(
     let observer: Arc<dyn RunObserver> = if arguments.json {
         Arc::new(NoObserver)
     } else {
-        Arc::new(Terminal { spinner: spinner.clone(), cancel: cancel.clone() })
+        Arc::new(Terminal {
+            spinner: spinner.clone(),
+            cancel: cancel.clone(),
+        })
     };
-    let result = application.execution.execute(request, observer, cancel).await;
+    let result = application
+        .execution
+        .execute(request, observer, cancel)
+        .await;
     spinner.finish_and_clear();
     let code = match &result {
         Ok(outcome) => {
@@ -90,7 +96,9 @@ fn request(arguments: &Run, policy: &ExecutionPolicy) -> anyhow::Result<Executio
         None => by_ending().unwrap_or(Language::Python),
     };
     let mut request = ExecutionRequest::new(language, code);
-    request.source_name = file.filter(|f| *f != Path::new("-")).map(|f| f.display().to_string());
+    request.source_name = file
+        .filter(|f| *f != Path::new("-"))
+        .map(|f| f.display().to_string());
     request.timeout = arguments.timeout;
     request.memory = arguments.memory.clone();
     request.cpu_quota = arguments.cpu_quota;
@@ -121,8 +129,13 @@ fn read(path: &Path, most: u64, what: &str) -> anyhow::Result<String> {
         // Cut inside a character it would not be UTF-8; the size is what is wrong with it.
         return Ok(String::from_utf8_lossy(&bytes).into_owned());
     }
-    String::from_utf8(bytes)
-        .map_err(|e| anyhow!("the {what} {} is not UTF-8: {}", path.display(), e.utf8_error()))
+    String::from_utf8(bytes).map_err(|e| {
+        anyhow!(
+            "the {what} {} is not UTF-8: {}",
+            path.display(),
+            e.utf8_error()
+        )
+    })
 }
 
 /// A spinner while nothing is shown yet, on a terminal only.
@@ -131,9 +144,10 @@ fn spinner() -> ProgressBar {
         return ProgressBar::hidden();
     }
     let spinner = ProgressBar::new_spinner()
-        .with_style(ProgressStyle::with_template("{spinner} {msg} {elapsed}").unwrap_or_else(|_| {
-            ProgressStyle::default_spinner()
-        }))
+        .with_style(
+            ProgressStyle::with_template("{spinner} {msg} {elapsed}")
+                .unwrap_or_else(|_| ProgressStyle::default_spinner()),
+        )
         .with_message("starting");
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
@@ -193,11 +207,17 @@ fn tell(outcome: &ExecutionOutcome, policy: &ExecutionPolicy) {
             mcp_forge_domain::limits::format_byte_size(limits.memory_bytes),
             mcp_forge_domain::limits::format_byte_size(policy.limits.max_memory)
         ),
-        EndedBy::Pids => format!("failed at its limit of {} processes and threads", limits.pids),
+        EndedBy::Pids => format!(
+            "failed at its limit of {} processes and threads",
+            limits.pids
+        ),
         EndedBy::OutputLimit => "was stopped: it wrote too much output".to_owned(),
         EndedBy::Cancelled => "was interrupted".to_owned(),
         EndedBy::Crashed => {
-            format!("was ended by {}", outcome.signal.as_deref().unwrap_or("a signal"))
+            format!(
+                "was ended by {}",
+                outcome.signal.as_deref().unwrap_or("a signal")
+            )
         }
         EndedBy::RuntimeLost => "was lost with its sandbox".to_owned(),
     };

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use mcp_forge_domain::limits::format_byte_size;
 use mcp_forge_domain::ExecutionPolicy;
+use mcp_forge_domain::limits::format_byte_size;
 use mcp_forge_mcp::{ArgumentBounds, McpServer, McpSettings};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -28,7 +28,10 @@ pub(crate) async fn serve(
     let application = Application::new(runtime, settings)?;
     let server = McpServer::new(
         Arc::clone(&application.execution) as _,
-        McpSettings::new(application.policy.languages.clone(), bounds(&application.policy)),
+        McpSettings::new(
+            application.policy.languages.clone(),
+            bounds(&application.policy),
+        ),
     );
     let shutdown = CancellationToken::new();
     end_on_signal(shutdown.clone())?;

@@ -46,7 +46,12 @@ impl Guest for StreamGuest {
             }
         };
         let mut frame = Vec::new();
-        let run = ToAgent::Run { runner, name: job.source_name, code: job.code, stdin: job.stdin };
+        let run = ToAgent::Run {
+            runner,
+            name: job.source_name,
+            code: job.code,
+            stdin: job.stdin,
+        };
         run.encode(&mut frame);
         Ok(Box::new(StreamRun {
             stream,
@@ -59,12 +64,19 @@ impl Guest for StreamGuest {
 }
 
 fn closed(e: std::io::Error) -> PortError {
-    PortError::new(PortErrorKind::Unreachable, "the stream of the sandbox is closed").with_source(e)
+    PortError::new(
+        PortErrorKind::Unreachable,
+        "the stream of the sandbox is closed",
+    )
+    .with_source(e)
 }
 
 fn protocol(e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> PortError {
-    PortError::new(PortErrorKind::Protocol, "the sandbox broke the contract of its stream")
-        .with_source(e)
+    PortError::new(
+        PortErrorKind::Protocol,
+        "the sandbox broke the contract of its stream",
+    )
+    .with_source(e)
 }
 
 /// A frame on its way.
@@ -87,7 +99,11 @@ impl StreamRun {
     /// Sends the rest of the job. Cancel-safe: what a write took is counted before the next wait.
     async fn send_job(&mut self) -> Result<(), PortError> {
         while let Some(job) = &mut self.job {
-            job.sent += self.stream.write(&job.frame[job.sent..]).await.map_err(closed)?;
+            job.sent += self
+                .stream
+                .write(&job.frame[job.sent..])
+                .await
+                .map_err(closed)?;
             if job.sent == job.frame.len() {
                 self.job = None;
             }
@@ -149,19 +165,33 @@ impl GuestRun for StreamRun {
 /// code may have written, and that only loses the program its report.
 fn event(message: FromAgent) -> Option<GuestEvent> {
     Some(match message {
-        FromAgent::Hello { version, uid, no_new_privs, seccomp, capabilities } => {
-            GuestEvent::Hello(GuestHello {
-                version,
-                uid,
-                no_new_privs,
-                seccomp_mode: seccomp,
-                capabilities,
-            })
-        }
-        FromAgent::Stdout(bytes) => GuestEvent::Output { stream: OutputStream::Stdout, bytes },
-        FromAgent::Stderr(bytes) => GuestEvent::Output { stream: OutputStream::Stderr, bytes },
+        FromAgent::Hello {
+            version,
+            uid,
+            no_new_privs,
+            seccomp,
+            capabilities,
+        } => GuestEvent::Hello(GuestHello {
+            version,
+            uid,
+            no_new_privs,
+            seccomp_mode: seccomp,
+            capabilities,
+        }),
+        FromAgent::Stdout(bytes) => GuestEvent::Output {
+            stream: OutputStream::Stdout,
+            bytes,
+        },
+        FromAgent::Stderr(bytes) => GuestEvent::Output {
+            stream: OutputStream::Stderr,
+            bytes,
+        },
         FromAgent::Report(json) => GuestEvent::Report(report::parse(&json).ok()?),
-        FromAgent::Exited { status, cpu_us, max_rss_bytes } => GuestEvent::Exited(GuestExit {
+        FromAgent::Exited {
+            status,
+            cpu_us,
+            max_rss_bytes,
+        } => GuestEvent::Exited(GuestExit {
             status: match status {
                 Status::Exited(code) => SandboxExit::Exited(code),
                 Status::Signaled(signal) => SandboxExit::Signaled(signal),
@@ -221,8 +251,14 @@ mod tests {
             hello.encode(&mut bytes);
             FromAgent::Stdout(b"x".to_vec()).encode(&mut bytes);
             theirs.write_all(&bytes).await.unwrap();
-            assert!(matches!(run.next_event().await, Ok(Some(GuestEvent::Hello(_)))));
-            assert!(matches!(run.next_event().await, Ok(Some(GuestEvent::Output { .. }))));
+            assert!(matches!(
+                run.next_event().await,
+                Ok(Some(GuestEvent::Hello(_)))
+            ));
+            assert!(matches!(
+                run.next_event().await,
+                Ok(Some(GuestEvent::Output { .. }))
+            ));
         }
         run.interrupt().await.unwrap();
         run.kill().await.unwrap();
@@ -253,8 +289,17 @@ mod tests {
     #[tokio::test]
     async fn a_language_without_a_runner_is_unsupported() {
         let (mine, _theirs) = tokio::io::duplex(64);
-        let refused = StreamGuest.run(Box::new(mine), GuestJob { language: Language::R, ..job() });
-        assert_eq!(refused.await.err().map(|e| e.kind), Some(PortErrorKind::Unsupported));
+        let refused = StreamGuest.run(
+            Box::new(mine),
+            GuestJob {
+                language: Language::R,
+                ..job()
+            },
+        );
+        assert_eq!(
+            refused.await.err().map(|e| e.kind),
+            Some(PortErrorKind::Unsupported)
+        );
     }
 
     #[tokio::test]
@@ -263,8 +308,12 @@ mod tests {
         FromAgent::Stdout(b"a".to_vec()).encode(&mut bytes);
         FromAgent::Report(b"no report".to_vec()).encode(&mut bytes);
         FromAgent::Report(br#"{"type":"value","json":42,"repr":"42"}"#.to_vec()).encode(&mut bytes);
-        FromAgent::Exited { status: Status::Exited(0), cpu_us: 5, max_rss_bytes: 6 }
-            .encode(&mut bytes);
+        FromAgent::Exited {
+            status: Status::Exited(0),
+            cpu_us: 5,
+            max_rss_bytes: 6,
+        }
+        .encode(&mut bytes);
         let events = events_of(&bytes).await;
         assert_eq!(events.len(), 3);
         assert!(matches!(&events[0], Ok(GuestEvent::Output { bytes, .. }) if bytes == b"a"));

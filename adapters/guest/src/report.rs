@@ -28,9 +28,15 @@ pub(crate) fn parse(json: &[u8]) -> Result<RunnerReport, serde_json::Error> {
     let text = String::from_utf8_lossy(json);
     Ok(match serde_json::from_str(&text)? {
         Report::Value { json, repr } => RunnerReport::Value { json, repr },
-        Report::Error { name, message, traceback } => {
-            RunnerReport::Error { name, message, traceback }
-        }
+        Report::Error {
+            name,
+            message,
+            traceback,
+        } => RunnerReport::Error {
+            name,
+            message,
+            traceback,
+        },
     })
 }
 
@@ -50,9 +56,16 @@ mod tests {
         );
         assert_eq!(
             parse(br#"{"type":"value","repr":"x"}"#).unwrap(),
-            RunnerReport::Value { json: None, repr: "x".to_owned() }
+            RunnerReport::Value {
+                json: None,
+                repr: "x".to_owned()
+            }
         );
-        let deep = format!(r#"{{"type":"value","repr":"","json":{}1{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
+        let deep = format!(
+            r#"{{"type":"value","repr":"","json":{}1{}}}"#,
+            "[".repeat(100_000),
+            "]".repeat(100_000)
+        );
         for hostile in [
             &b""[..],
             b"{}",

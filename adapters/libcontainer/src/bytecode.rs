@@ -1,8 +1,8 @@
 //! Compiles the Python runners once, so that no run pays for it.
 //!
 //! The host's interpreter does it, as the sandbox's user and without the nursery's powers; a
-//! host without Python has nothing to compile. Failure only costs time: Python falls back to
-//! the source.
+//! host without Python has nothing to compile. Nobody waits for it, and failure only costs time:
+//! until a whole file is there Python falls back to the source.
 
 use std::fs;
 use std::io::{self, Read};
@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::rootfs::Placed;
+use crate::sys;
 
 /// Largest bytecode file that is believed, bytes.
 const MAX_BYTECODE: u64 = 4 * 1024 * 1024;
@@ -24,8 +25,19 @@ data = b._code_to_hash_pyc(code, _imp.source_hash(b._RAW_MAGIC_NUMBER, source), 
 sys.stdout.buffer.write(sys.implementation.cache_tag.encode() + b'\\n' + data)
 ";
 
-/// Compiles every placed `.py` file below `forge`, the directory as the nursery sees it.
-pub(crate) fn compile(forge: &Path, placed: &[Placed]) {
+/// Compiles, in a process of its own, every placed `.py` file below `forge`, the directory as the
+/// nursery sees it. The caller reaps.
+pub(crate) fn start(forge: &Path, placed: &[Placed]) {
+    let started = sys::fork(|| {
+        compile(forge, placed);
+        0
+    });
+    if let Err(e) = started {
+        tracing::debug!(error = %e, "no bytecode");
+    }
+}
+
+fn compile(forge: &Path, placed: &[Placed]) {
     for file in placed.iter().filter(|file| file.path.ends_with(".py")) {
         if let Err(e) = compile_one(forge, file) {
             tracing::debug!(error = %e, file = file.path, "no bytecode");
@@ -57,10 +69,18 @@ fn compile_one(forge: &Path, file: &Placed) -> io::Result<()> {
     let tag = std::str::from_utf8(tag).map_err(io::Error::other)?;
     let plain = !tag.is_empty() && tag.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     if !status.success() || !plain || data.len() < 17 {
-        return Err(io::Error::other(format!("the interpreter ended with {status}")));
+        return Err(io::Error::other(format!(
+            "the interpreter ended with {status}"
+        )));
     }
     let cache = source.with_file_name("__pycache__");
     fs::create_dir_all(&cache)?;
-    let stem = source.file_stem().and_then(|stem| stem.to_str()).unwrap_or("runner");
-    fs::write(cache.join(format!("{stem}.{tag}.pyc")), &data[1..])
+    let stem = source
+        .file_stem()
+        .and_then(|stem| stem.to_str())
+        .unwrap_or("runner");
+    // A sandbox may read at any time, so the file appears whole.
+    let half = cache.join(format!(".{stem}"));
+    fs::write(&half, &data[1..])?;
+    fs::rename(half, cache.join(format!("{stem}.{tag}.pyc")))
 }

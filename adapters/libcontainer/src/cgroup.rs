@@ -40,7 +40,9 @@ pub(crate) enum Tree {
 
 /// Path of a process's cgroup in the unified hierarchy, from the text of `/proc/PID/cgroup`.
 pub(crate) fn unified_path(proc_cgroup: &str) -> Option<&str> {
-    proc_cgroup.lines().find_map(|line| line.strip_prefix("0::"))
+    proc_cgroup
+        .lines()
+        .find_map(|line| line.strip_prefix("0::"))
 }
 
 /// Path of a process's cgroup under one v1 controller, from the text of `/proc/PID/cgroup`.
@@ -48,7 +50,10 @@ fn v1_path<'a>(proc_cgroup: &'a str, controller: &str) -> Option<&'a str> {
     proc_cgroup.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
-        controllers.split(',').any(|c| c == controller).then_some(path)
+        controllers
+            .split(',')
+            .any(|c| c == controller)
+            .then_some(path)
     })
 }
 
@@ -97,7 +102,12 @@ fn delegate_v1(name: &str, owner: u32) -> Result<Tree, String> {
         *slot = Some(dir);
     }
     let [memory, pids, cpu, cpuacct] = made;
-    Ok(Tree::V1 { memory, pids, cpu, cpuacct })
+    Ok(Tree::V1 {
+        memory,
+        pids,
+        cpu,
+        cpuacct,
+    })
 }
 
 fn delegate_v2(name: &str, owner: u32, server: u32) -> Result<Tree, String> {
@@ -107,10 +117,13 @@ fn delegate_v2(name: &str, owner: u32, server: u32) -> Result<Tree, String> {
     let own = unified_path(&mine).ok_or("no unified cgroup")?;
     let own = Path::new(V1_ROOT).join(own.trim_start_matches('/'));
     let controllers = fs::read_to_string(own.join("cgroup.controllers")).unwrap_or_default();
-    if let Some(missing) =
-        V2_CONTROLLERS.iter().find(|c| !controllers.split_whitespace().any(|have| have == **c))
+    if let Some(missing) = V2_CONTROLLERS
+        .iter()
+        .find(|c| !controllers.split_whitespace().any(|have| have == **c))
     {
-        return Err(format!("the control group has no {missing} controller; {REMEDY}"));
+        return Err(format!(
+            "the control group has no {missing} controller; {REMEDY}"
+        ));
     }
     // A group that hands controllers to children holds no process itself, so the server and
     // its helpers move to a leaf. That is only ours to do when nobody else is in the group.
@@ -118,10 +131,14 @@ fn delegate_v2(name: &str, owner: u32, server: u32) -> Result<Tree, String> {
     if !root_group {
         let members = fs::read_to_string(own.join("cgroup.procs")).map_err(|e| e.to_string())?;
         let ours = [std::process::id(), server];
-        let strangers =
-            members.split_whitespace().filter_map(|p| p.parse().ok()).any(|p| !ours.contains(&p));
+        let strangers = members
+            .split_whitespace()
+            .filter_map(|p| p.parse().ok())
+            .any(|p| !ours.contains(&p));
         let enabled = fs::read_to_string(own.join("cgroup.subtree_control")).unwrap_or_default();
-        let has_all = V2_CONTROLLERS.iter().all(|c| enabled.split_whitespace().any(|e| e == *c));
+        let has_all = V2_CONTROLLERS
+            .iter()
+            .all(|c| enabled.split_whitespace().any(|e| e == *c));
         if !has_all && strangers {
             return Err(format!("other processes share the control group; {REMEDY}"));
         }
@@ -136,7 +153,8 @@ fn delegate_v2(name: &str, owner: u32, server: u32) -> Result<Tree, String> {
     }
     enable_v2(&own).map_err(|e| format!("not delegated ({e}); {REMEDY}"))?;
     let dir = own.join(name);
-    fs::create_dir_all(&dir).map_err(|e| format!("cannot make {}: {e}; {REMEDY}", dir.display()))?;
+    fs::create_dir_all(&dir)
+        .map_err(|e| format!("cannot make {}: {e}; {REMEDY}", dir.display()))?;
     if nix::unistd::geteuid().is_root() {
         give(&dir, owner).map_err(|e| format!("cannot give away {}: {e}", dir.display()))?;
     }
@@ -153,7 +171,12 @@ fn enable_v2(dir: &Path) -> io::Result<()> {
 /// Gives the directory and the files that its owner needs to make and fill groups below it.
 fn give(dir: &Path, owner: u32) -> io::Result<()> {
     std::os::unix::fs::chown(dir, Some(owner), Some(owner))?;
-    for file in ["cgroup.procs", "tasks", "cgroup.subtree_control", "cgroup.threads"] {
+    for file in [
+        "cgroup.procs",
+        "tasks",
+        "cgroup.subtree_control",
+        "cgroup.threads",
+    ] {
         let file = dir.join(file);
         if file.exists() {
             std::os::unix::fs::chown(file, Some(owner), Some(owner))?;
@@ -165,9 +188,12 @@ fn give(dir: &Path, owner: u32) -> io::Result<()> {
 impl Tree {
     fn dirs(&self) -> Vec<&PathBuf> {
         match self {
-            Self::V1 { memory, pids, cpu, cpuacct } => {
-                [memory, pids, cpu, cpuacct].into_iter().flatten().collect()
-            }
+            Self::V1 {
+                memory,
+                pids,
+                cpu,
+                cpuacct,
+            } => [memory, pids, cpu, cpuacct].into_iter().flatten().collect(),
             Self::V2(dir) => vec![dir],
             Self::None { .. } => Vec::new(),
         }
@@ -175,16 +201,26 @@ impl Tree {
 
     /// The same tree as seen below another mount point, for a process that moved it.
     pub(crate) fn rebased(&self, from: &Path, to: &Path) -> Self {
-        let rebase = |p: &PathBuf| p.strip_prefix(from).map_or_else(|_| p.clone(), |r| to.join(r));
+        let rebase = |p: &PathBuf| {
+            p.strip_prefix(from)
+                .map_or_else(|_| p.clone(), |r| to.join(r))
+        };
         match self {
-            Self::V1 { memory, pids, cpu, cpuacct } => Self::V1 {
+            Self::V1 {
+                memory,
+                pids,
+                cpu,
+                cpuacct,
+            } => Self::V1 {
                 memory: memory.as_ref().map(rebase),
                 pids: pids.as_ref().map(rebase),
                 cpu: cpu.as_ref().map(rebase),
                 cpuacct: cpuacct.as_ref().map(rebase),
             },
             Self::V2(dir) => Self::V2(rebase(dir)),
-            Self::None { reason } => Self::None { reason: reason.clone() },
+            Self::None { reason } => Self::None {
+                reason: reason.clone(),
+            },
         }
     }
 
@@ -193,14 +229,21 @@ impl Tree {
         let below = |p: &Option<PathBuf>| p.as_ref().map(|p| p.join(id));
         Leaf {
             tree: match self {
-                Self::V1 { memory, pids, cpu, cpuacct } => Self::V1 {
+                Self::V1 {
+                    memory,
+                    pids,
+                    cpu,
+                    cpuacct,
+                } => Self::V1 {
                     memory: below(memory),
                     pids: below(pids),
                     cpu: below(cpu),
                     cpuacct: below(cpuacct),
                 },
                 Self::V2(dir) => Self::V2(dir.join(id)),
-                Self::None { reason } => Self::None { reason: reason.clone() },
+                Self::None { reason } => Self::None {
+                    reason: reason.clone(),
+                },
             },
         }
     }
@@ -284,9 +327,25 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
-    /// Makes the group, sets its limits, and tells what the kernel enforces now.
-    pub(crate) fn create(&self, limits: &Limits) -> io::Result<Effective> {
+    /// Makes the group, without limits.
+    pub(crate) fn create(&self) -> io::Result<()> {
+        for dir in self.tree.dirs() {
+            match fs::create_dir(dir) {
+                // cpu and cpuacct may be the same directory.
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the limits, and tells what the kernel enforces now.
+    pub(crate) fn limit(&self, limits: &Limits) -> io::Result<Effective> {
         match &self.tree {
+            Tree::V2(dir) => limit_v2(dir, limits),
+            Tree::V1 {
+                memory, pids, cpu, ..
+            } => limit_v1([memory, pids, cpu].map(|p| p.as_deref()), limits),
             Tree::None { reason } => Ok(Effective {
                 weak: ["memory", "cpu", "pids"]
                     .iter()
@@ -294,22 +353,6 @@ impl Leaf {
                     .collect(),
                 ..Effective::default()
             }),
-            tree => {
-                for dir in tree.dirs() {
-                    match fs::create_dir(dir) {
-                        // cpu and cpuacct may be the same directory.
-                        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                        other => other?,
-                    }
-                }
-                match tree {
-                    Tree::V2(dir) => create_v2(dir, limits),
-                    Tree::V1 { memory, pids, cpu, .. } => {
-                        create_v1([memory, pids, cpu].map(|p| p.as_deref()), limits)
-                    }
-                    Tree::None { .. } => Ok(Effective::default()),
-                }
-            }
         }
     }
 
@@ -318,18 +361,32 @@ impl Leaf {
     /// On v1 through `tasks`: a thread that moves itself needs no lock over all thread groups of
     /// the host, whose taking waits for an RCU grace period (10 ms).
     pub(crate) fn enter(&self) -> io::Result<()> {
-        let file = if matches!(self.tree, Tree::V1 { .. }) { "tasks" } else { "cgroup.procs" };
-        self.tree.dirs().into_iter().try_for_each(|dir| fs::write(dir.join(file), "0"))
+        let file = if matches!(self.tree, Tree::V1 { .. }) {
+            "tasks"
+        } else {
+            "cgroup.procs"
+        };
+        self.tree
+            .dirs()
+            .into_iter()
+            .try_for_each(|dir| fs::write(dir.join(file), "0"))
     }
 
     /// What the kernel counted in the group.
     pub(crate) fn counted(&self) -> Counted {
         match &self.tree {
-            Tree::V1 { memory, pids, cpuacct, .. } => {
+            Tree::V1 {
+                memory,
+                pids,
+                cpuacct,
+                ..
+            } => {
                 let memory = memory.as_deref();
                 let pids = pids.as_deref();
                 Counted {
-                    cpu_ns: cpuacct.as_deref().and_then(|d| number(&d.join("cpuacct.usage"))),
+                    cpu_ns: cpuacct
+                        .as_deref()
+                        .and_then(|d| number(&d.join("cpuacct.usage"))),
                     peak_memory_bytes: memory
                         .and_then(|d| number(&d.join("memory.max_usage_in_bytes"))),
                     oom_kills: keyed(memory, "memory.oom_control", "oom_kill"),
@@ -351,11 +408,14 @@ impl Leaf {
 
     /// Removes the group.
     pub(crate) fn remove(&self) -> io::Result<()> {
-        self.tree.dirs().into_iter().try_for_each(|dir| remove_group(dir))
+        self.tree
+            .dirs()
+            .into_iter()
+            .try_for_each(|dir| remove_group(dir))
     }
 }
 
-fn create_v1(dirs: [Option<&Path>; 3], limits: &Limits) -> io::Result<Effective> {
+fn limit_v1(dirs: [Option<&Path>; 3], limits: &Limits) -> io::Result<Effective> {
     let [memory, pids, cpu] = dirs;
     let mut weak = Vec::new();
     let mut missing = |name: &str| {
@@ -364,7 +424,10 @@ fn create_v1(dirs: [Option<&Path>; 3], limits: &Limits) -> io::Result<Effective>
     let mut effective = Effective::default();
     match memory {
         Some(dir) => {
-            fs::write(dir.join("memory.limit_in_bytes"), limits.memory_bytes.to_string())?;
+            fs::write(
+                dir.join("memory.limit_in_bytes"),
+                limits.memory_bytes.to_string(),
+            )?;
             effective.memory_bytes = number(&dir.join("memory.limit_in_bytes"));
             let with_swap = dir.join("memory.memsw.limit_in_bytes");
             if with_swap.exists() {
@@ -392,19 +455,25 @@ fn create_v1(dirs: [Option<&Path>; 3], limits: &Limits) -> io::Result<Effective>
     Ok(effective)
 }
 
-fn create_v2(dir: &Path, limits: &Limits) -> io::Result<Effective> {
+fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<Effective> {
     fs::write(dir.join("memory.max"), limits.memory_bytes.to_string())?;
     // Without swap accounting there is no such file, and no swap to limit.
     if dir.join("memory.swap.max").exists() {
         fs::write(dir.join("memory.swap.max"), "0")?;
     }
     fs::write(dir.join("pids.max"), limits.pids.to_string())?;
-    fs::write(dir.join("cpu.max"), format!("{} {PERIOD_US}", limits.cpu_quota))?;
+    fs::write(
+        dir.join("cpu.max"),
+        format!("{} {PERIOD_US}", limits.cpu_quota),
+    )?;
     let cpu = fs::read_to_string(dir.join("cpu.max"))?;
     Ok(Effective {
         memory_bytes: number(&dir.join("memory.max")),
         pids: number(&dir.join("pids.max")),
-        cpu_quota: cpu.split_whitespace().next().and_then(|quota| quota.parse().ok()),
+        cpu_quota: cpu
+            .split_whitespace()
+            .next()
+            .and_then(|quota| quota.parse().ok()),
         weak: Vec::new(),
     })
 }
@@ -415,7 +484,9 @@ fn number(file: &Path) -> Option<u64> {
 
 /// The number after `key` in a flat keyed file; 0 when there is none.
 fn keyed(dir: Option<&Path>, file: &str, key: &str) -> u64 {
-    let text = dir.and_then(|d| fs::read_to_string(d.join(file)).ok()).unwrap_or_default();
+    let text = dir
+        .and_then(|d| fs::read_to_string(d.join(file)).ok())
+        .unwrap_or_default();
     flat_keyed(&text, key).unwrap_or(0)
 }
 
@@ -437,12 +508,19 @@ pub(crate) fn instance_name() -> String {
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command name may hold spaces and parentheses; it ends at the last one.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    stat.rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(19)?
+        .parse()
+        .ok()
 }
 
 /// Whether a directory name is a subtree whose owner is gone.
 fn is_leftover(name: &str) -> bool {
-    let Some((pid, started)) = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-'))
+    let Some((pid, started)) = name
+        .strip_prefix(PREFIX)
+        .and_then(|rest| rest.split_once('-'))
     else {
         return false;
     };
@@ -515,7 +593,10 @@ mod tests {
 
     #[test]
     fn limits_of_a_host_without_control_groups_are_none_and_say_why() {
-        let leaf = Tree::None { reason: "no delegation".to_owned() }.leaf("x");
+        let leaf = Tree::None {
+            reason: "no delegation".to_owned(),
+        }
+        .leaf("x");
         let limits = Limits {
             memory_bytes: 1,
             cpu_quota: 1,
@@ -524,7 +605,7 @@ mod tests {
             tmp_bytes: 1,
             workspace_bytes: 1,
         };
-        let effective = leaf.create(&limits).unwrap();
+        let effective = leaf.limit(&limits).unwrap();
         assert_eq!(effective.memory_bytes, None);
         assert_eq!(effective.weak.len(), 3);
         assert!(effective.weak[0].starts_with("memory: no delegation"));

@@ -27,7 +27,12 @@ pub(crate) enum Map {
     /// By root: a range of its own.
     Direct,
     /// By an ordinary user: itself as 0, the subordinate ranges from 1 on.
-    Subordinate { user: u32, group: u32, uids: Range, gids: Range },
+    Subordinate {
+        user: u32,
+        group: u32,
+        uids: Range,
+        gids: Range,
+    },
 }
 
 /// A subordinate range.
@@ -51,22 +56,27 @@ impl Map {
         match self {
             Self::Direct => {
                 for file in ["uid_map", "gid_map"] {
-                    fs::write(format!("/proc/{pid}/{file}"), format!("0 {ROOT_BASE} {COUNT}\n"))
-                        .map_err(|e| NoRange {
-                            error: format!("cannot write {file} of the nursery: {e}"),
-                            hint: "root without CAP_SETUID and CAP_SETGID cannot map ids".into(),
-                        })?;
+                    fs::write(
+                        format!("/proc/{pid}/{file}"),
+                        format!("0 {ROOT_BASE} {COUNT}\n"),
+                    )
+                    .map_err(|e| NoRange {
+                        error: format!("cannot write {file} of the nursery: {e}"),
+                        hint: "root without CAP_SETUID and CAP_SETGID cannot map ids".into(),
+                    })?;
                 }
                 Ok(())
             }
-            Self::Subordinate { user, group, uids, gids } => {
-                for (program, own, range) in
-                    [("newuidmap", user, uids), ("newgidmap", group, gids)]
+            Self::Subordinate {
+                user,
+                group,
+                uids,
+                gids,
+            } => {
+                for (program, own, range) in [("newuidmap", user, uids), ("newgidmap", group, gids)]
                 {
-                    let arguments = [
-                        pid, 0, *own, 1, 1, range.start, range.count.min(COUNT - 1),
-                    ]
-                    .map(|n| n.to_string());
+                    let arguments = [pid, 0, *own, 1, 1, range.start, range.count.min(COUNT - 1)]
+                        .map(|n| n.to_string());
                     run_id_helper(program, &arguments).map_err(|e| NoRange {
                         error: format!("{program} failed: {e}"),
                         hint: "install the package uidmap (newuidmap and newgidmap, set-user-id)"
@@ -84,12 +94,18 @@ pub(crate) fn map(user: u32) -> Result<Map, NoRange> {
     if privileged() {
         return Ok(Map::Direct);
     }
-    let name = nix::unistd::User::from_uid(user.into()).ok().flatten().map(|u| u.name);
+    let name = nix::unistd::User::from_uid(user.into())
+        .ok()
+        .flatten()
+        .map(|u| u.name);
     let group = nix::unistd::getgid().as_raw();
     let range = |file: &str, option: &str| {
         let text = fs::read_to_string(file).unwrap_or_default();
         subordinate(&text, name.as_deref(), user).ok_or_else(|| NoRange {
-            error: format!("{file} gives user {} no range of at least 1001 ids", label(&name, user)),
+            error: format!(
+                "{file} gives user {} no range of at least 1001 ids",
+                label(&name, user)
+            ),
             hint: format!(
                 "as root: usermod {option} 100000-165535 {} (and install the package uidmap)",
                 label(&name, user)
@@ -116,7 +132,10 @@ fn subordinate(text: &str, name: Option<&str>, user: u32) -> Option<Range> {
         if Some(who) != name && who.parse() != Ok(user) {
             return None;
         }
-        let range = Range { start: start.parse().ok()?, count: count.parse().ok()? };
+        let range = Range {
+            start: start.parse().ok()?,
+            count: count.parse().ok()?,
+        };
         // The user inside is 1000, so ids 1..=1000 at least must be there.
         (range.count >= 1001 && range.start > 0).then_some(range)
     })
@@ -131,13 +150,25 @@ mod tests {
         let text = "# comment\nann:100000:65536\n1001:200000:65536\nbob:1:10\nbob:300000:2000\n";
         assert_eq!(
             subordinate(text, Some("ann"), 5),
-            Some(Range { start: 100_000, count: 65_536 })
+            Some(Range {
+                start: 100_000,
+                count: 65_536
+            })
         );
         assert_eq!(
             subordinate(text, None, 1001),
-            Some(Range { start: 200_000, count: 65_536 })
+            Some(Range {
+                start: 200_000,
+                count: 65_536
+            })
         );
-        assert_eq!(subordinate(text, Some("bob"), 6), Some(Range { start: 300_000, count: 2000 }));
+        assert_eq!(
+            subordinate(text, Some("bob"), 6),
+            Some(Range {
+                start: 300_000,
+                count: 2000
+            })
+        );
         assert_eq!(subordinate(text, Some("eve"), 7), None);
         assert_eq!(subordinate("ann:x:y\nann\n", Some("ann"), 5), None);
     }

@@ -10,6 +10,8 @@
 
 mod bytecode;
 mod cgroup;
+mod creator;
+mod executor;
 mod ids;
 mod nursery;
 mod protocol;

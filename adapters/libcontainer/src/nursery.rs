@@ -14,27 +14,24 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use libcontainer::container::Container as OciContainer;
-use libcontainer::container::builder::ContainerBuilder;
-use libcontainer::syscall::syscall::SyscallType;
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigHandler, SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recv, recvmsg, socketpair,
-};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use oci_spec::runtime::LinuxSeccomp;
 
 use crate::cgroup::{Leaf, Tree};
+use crate::creator::{self, Creator, Workshop};
+use crate::executor::Confined;
 use crate::protocol::{
-    Effective, Exit, Failure, Limits, MAX_MESSAGE, Message, Operation, Request, Success, bounded,
+    Exit, Failure, Limits, MAX_MESSAGE, Message, Operation, Request, Success, bounded,
 };
 use crate::rootfs::{self, FORGE, Placed, WORK};
-use crate::{bytecode, seccomp, spec, sys};
+use crate::{bytecode, seccomp, sys};
 
 /// Runs until the server is gone; returns the exit status.
 pub(crate) fn main(control: &OwnedFd, tree: &Tree, placed: &[Placed]) -> i32 {
@@ -59,8 +56,12 @@ pub(crate) fn main(control: &OwnedFd, tree: &Tree, placed: &[Placed]) -> i32 {
 }
 
 /// Signals that the nursery ignores: the server tells by closing the socket.
-const IGNORED: [Signal; 4] =
-    [Signal::SIGPIPE, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+pub(crate) const IGNORED: [Signal; 4] = [
+    Signal::SIGPIPE,
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+];
 
 fn send(control: &OwnedFd, message: &Message) -> io::Result<()> {
     let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
@@ -68,12 +69,17 @@ fn send(control: &OwnedFd, message: &Message) -> io::Result<()> {
     Ok(())
 }
 
-/// What a creator tells the nursery.
-type Created = Result<(i32, Effective), String>;
+/// How long the nursery must have nothing to do before it forks the next creator, ms.
+const QUIET: u16 = 2;
 
 enum State {
     /// A creator works on it; requests wait.
-    Creating { creator: Pid, told: OwnedFd, serial: u64, waiting: Vec<Request> },
+    Creating {
+        creator: Pid,
+        told: OwnedFd,
+        serial: u64,
+        waiting: Vec<Request>,
+    },
     /// Made, perhaps started; this is its first process.
     Alive { pid: Pid },
     /// Its first process is gone.
@@ -82,6 +88,7 @@ enum State {
 
 struct Container {
     leaf: Leaf,
+    bundle: PathBuf,
     state: State,
     /// Requests to answer when its first process is gone.
     on_exit: Vec<Request>,
@@ -91,13 +98,25 @@ struct Nursery<'a> {
     control: &'a OwnedFd,
     signals: SignalFd,
     tree: Tree,
-    base: PathBuf,
-    states: PathBuf,
+    workshop: Workshop,
     bundles: PathBuf,
-    seccomp: LinuxSeccomp,
+    /// A creator that waits for an order.
+    spare: Option<Creator>,
+    /// Whether to fork one when there is time.
+    wants_spare: bool,
+    /// Number of the last creator.
+    creators: u64,
     containers: HashMap<String, Container>,
     /// Processes that ended before their creator had told of them.
     early: HashMap<Pid, Exit>,
+}
+
+/// Removes what a creator without an order, which is reaped, has made.
+fn clear_away(creator: &Creator) {
+    let _ = fs::remove_dir_all(&creator.bundle);
+    if let Err(e) = creator.leaf.remove() {
+        tracing::error!(error = %e, "the control group of a creator is left behind");
+    }
 }
 
 impl<'a> Nursery<'a> {
@@ -105,8 +124,7 @@ impl<'a> Nursery<'a> {
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGCHLD);
         mask.thread_block()?;
-        let signals =
-            SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         sys::handle_signals(&IGNORED, SigHandler::SigIgn);
         let what = |what: &'static str| move |e: Errno| io::Error::other(format!("{what}: {e}"));
         let none: Option<&str> = None;
@@ -121,15 +139,28 @@ impl<'a> Nursery<'a> {
         )
         .map_err(what("tmpfs"))?;
         // The host's control groups go aside, an own view of the unified ones takes the place:
-        // libcontainer then takes the one path that works in a user namespace.
+        // libcontainer then takes the one path that works in a user namespace. It is read-only:
+        // creators enter their groups themselves, and libcontainer does without when refused.
         let work = Path::new(WORK);
         let groups = work.join("cgroup");
         fs::create_dir(&groups)?;
         let host = Path::new("/sys/fs/cgroup");
-        mount(Some(host), &groups, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)
-            .map_err(what("control groups"))?;
-        mount(Some("cgroup2"), host, Some("cgroup2"), MsFlags::empty(), none)
-            .map_err(what("cgroup2"))?;
+        mount(
+            Some(host),
+            &groups,
+            none,
+            MsFlags::MS_BIND | MsFlags::MS_REC,
+            none,
+        )
+        .map_err(what("control groups"))?;
+        mount(
+            Some("cgroup2"),
+            host,
+            Some("cgroup2"),
+            MsFlags::MS_RDONLY,
+            none,
+        )
+        .map_err(what("cgroup2"))?;
         mount(
             Some("proc"),
             "/proc",
@@ -141,7 +172,7 @@ impl<'a> Nursery<'a> {
         let tree = tree.rebased(host, &groups);
         tree.settle()?;
         let base = rootfs::prepare(placed)?;
-        bytecode::compile(&base.join(FORGE.trim_start_matches('/')), placed);
+        bytecode::start(&base.join(FORGE.trim_start_matches('/')), placed);
         let (states, bundles) = (work.join("state"), work.join("bundle"));
         fs::create_dir(&states)?;
         fs::create_dir(&bundles)?;
@@ -149,10 +180,15 @@ impl<'a> Nursery<'a> {
             control,
             signals,
             tree,
-            base,
-            states,
+            workshop: Workshop {
+                base,
+                states,
+                executor: Confined::new(seccomp::compile().map_err(io::Error::other)?),
+            },
             bundles,
-            seccomp: seccomp::profile().map_err(io::Error::other)?,
+            spare: None,
+            wants_spare: true,
+            creators: 0,
             containers: HashMap::new(),
             early: HashMap::new(),
         })
@@ -171,13 +207,23 @@ impl<'a> Nursery<'a> {
                 PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             ];
             for id in &creating {
-                if let Some(State::Creating { told, .. }) = self.containers.get(id).map(|c| &c.state)
+                if let Some(State::Creating { told, .. }) =
+                    self.containers.get(id).map(|c| &c.state)
                 {
                     fds.push(PollFd::new(told.as_fd(), PollFlags::POLLIN));
                 }
             }
-            match poll(&mut fds, PollTimeout::NONE) {
+            let timeout = if self.wants_spare {
+                PollTimeout::from(QUIET)
+            } else {
+                PollTimeout::NONE
+            };
+            match poll(&mut fds, timeout) {
                 Err(Errno::EINTR) => continue,
+                Ok(0) => {
+                    self.keep_spare();
+                    continue;
+                }
                 other => other?,
             };
             let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
@@ -227,8 +273,7 @@ impl<'a> Nursery<'a> {
         if length == 0 {
             return Ok(false);
         }
-        let request: Request =
-            postcard::from_bytes(&buffer[..length]).map_err(io::Error::other)?;
+        let request: Request = postcard::from_bytes(&buffer[..length]).map_err(io::Error::other)?;
         self.handle(request, stream)?;
         Ok(true)
     }
@@ -281,7 +326,7 @@ impl<'a> Nursery<'a> {
                 self.reply(serial, Ok(Success::Usage(counted)))
             }
             (Operation::Start { .. }, _) => {
-                let result = OciContainer::load(self.states.join(&id))
+                let result = OciContainer::load(self.workshop.states.join(&id))
                     .and_then(|mut c| c.start())
                     .map(|()| Success::Done)
                     .map_err(|e| Failure::Internal(bounded(format!("cannot start: {e}"))));
@@ -310,68 +355,84 @@ impl<'a> Nursery<'a> {
         limits: Limits,
         stream: OwnedFd,
     ) -> io::Result<()> {
-        let leaf = self.tree.leaf(&id);
-        // A packet, not the end of a stream: the container's first process holds this end too.
-        let (told, tell) =
-            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-        let creator = sys::fork(|| {
-            let created: Created =
-                self.build(&id, &leaf, &limits, &stream).map_err(|e| bounded(e.to_string()));
-            let written = postcard::to_stdvec(&created)
-                .map_err(io::Error::other)
-                .and_then(|bytes| Ok(nix::unistd::write(&tell, &bytes)?));
-            i32::from(written.is_err())
-        });
-        let creator = match creator {
+        let ordered = match self.spare.take() {
+            Some(spare) => match spare.order(&id, limits, &stream) {
+                Ok(()) => Ok(spare),
+                Err(_) => {
+                    self.discard(spare);
+                    self.order_new(&id, limits, &stream)
+                }
+            },
+            None => self.order_new(&id, limits, &stream),
+        };
+        let Creator {
+            pid,
+            channel,
+            leaf,
+            bundle,
+        } = match ordered {
             Ok(creator) => creator,
             Err(e) => {
                 let failure = Failure::Internal(format!("cannot fork a creator: {e}"));
                 return self.reply(serial, Err(failure));
             }
         };
-        let state = State::Creating { creator, told, serial, waiting: Vec::new() };
-        self.containers.insert(id, Container { leaf, state, on_exit: Vec::new() });
+        self.wants_spare = true;
+        let state = State::Creating {
+            creator: pid,
+            told: channel,
+            serial,
+            waiting: Vec::new(),
+        };
+        self.containers.insert(
+            id,
+            Container {
+                leaf,
+                bundle,
+                state,
+                on_exit: Vec::new(),
+            },
+        );
         Ok(())
     }
 
-    /// In the creator: makes the group, enters it, and lets libcontainer make the container.
-    fn build(
-        &self,
-        id: &str,
-        leaf: &Leaf,
-        limits: &Limits,
-        stream: &OwnedFd,
-    ) -> Result<(i32, Effective), Box<dyn std::error::Error>> {
-        // A program starts with the signals of a fresh process.
-        sys::handle_signals(&IGNORED, SigHandler::SigDfl);
-        SigSet::all().thread_unblock()?;
-        let group = |e: io::Error| format!("control group: {e}");
-        let effective = leaf.create(limits).map_err(group)?;
-        leaf.enter().map_err(group)?;
-        let bundle = self.bundles.join(id);
-        fs::create_dir(&bundle)?;
-        let bounded = effective.weak.is_empty();
-        let spec = spec::build(
-            &self.base,
-            &Path::new("/").join(id),
-            limits,
-            bounded,
-            self.seccomp.clone(),
-        )?;
-        spec.save(bundle.join("config.json"))?;
-        let null = OwnedFd::from(fs::OpenOptions::new().write(true).open("/dev/null")?);
-        let container = ContainerBuilder::new(id.to_owned(), SyscallType::default())
-            .with_root_path(&self.states)?
-            .with_stdin(stream.try_clone()?)
-            .with_stdout(stream.try_clone()?)
-            .with_stderr(null)
-            .validate_id()?
-            .as_init(&bundle)
-            .with_systemd(false)
-            .with_detach(true)
-            .build()?;
-        let pid = container.pid().ok_or("the container has no process")?;
-        Ok((pid.as_raw(), effective))
+    fn fork_creator(&mut self) -> io::Result<Creator> {
+        self.creators += 1;
+        // With a dot, so that it is no container's id, which libcontainer takes for a group's name.
+        let name = format!("creator.{}", self.creators);
+        Creator::fork(
+            &self.workshop,
+            self.tree.leaf(&name),
+            self.bundles.join(&name),
+        )
+    }
+
+    fn order_new(&mut self, id: &str, limits: Limits, stream: &OwnedFd) -> io::Result<Creator> {
+        let creator = self.fork_creator()?;
+        match creator.order(id, limits, stream) {
+            Ok(()) => Ok(creator),
+            Err(e) => {
+                self.discard(creator);
+                Err(e)
+            }
+        }
+    }
+
+    /// Forks a creator ahead of the next order.
+    fn keep_spare(&mut self) {
+        self.wants_spare = false;
+        match self.fork_creator() {
+            Ok(spare) => self.spare = Some(spare),
+            // The order forks its own then, and tells if that fails too.
+            Err(e) => tracing::debug!(error = %e, "no creator ahead"),
+        }
+    }
+
+    /// Clears away a creator that has no order.
+    fn discard(&mut self, creator: Creator) {
+        let _ = kill(creator.pid, Signal::SIGKILL);
+        let _ = waitpid(creator.pid, None);
+        clear_away(&creator);
     }
 
     /// Takes what a creator tells, or that it died without a word.
@@ -379,21 +440,24 @@ impl<'a> Nursery<'a> {
         let Some(container) = self.containers.get_mut(id) else {
             return Ok(());
         };
-        let State::Creating { told, serial, waiting, .. } = &mut container.state else {
+        let State::Creating {
+            told,
+            serial,
+            waiting,
+            ..
+        } = &mut container.state
+        else {
             return Ok(());
         };
-        let mut packet = vec![0u8; MAX_MESSAGE];
-        let created: Created = match recv(told.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
-            Err(Errno::EINTR) => return Ok(()),
-            Ok(length) if length > 0 => {
-                postcard::from_bytes(&packet[..length]).map_err(|e| e.to_string()).flatten()
-            }
-            _ => Err("the creator died without a word".to_owned()),
+        let Some(created) = creator::told(told) else {
+            return Ok(());
         };
         let (serial, waiting) = (*serial, std::mem::take(waiting));
         match created {
             Ok((pid, effective)) => {
-                container.state = State::Alive { pid: Pid::from_raw(pid) };
+                container.state = State::Alive {
+                    pid: Pid::from_raw(pid),
+                };
                 self.reply(serial, Ok(Success::Created(effective)))?;
                 if let Some(exit) = self.early.remove(&Pid::from_raw(pid)) {
                     self.on_exit(id, exit)?;
@@ -407,7 +471,9 @@ impl<'a> Nursery<'a> {
                 self.reply(serial, Err(Failure::Internal(error)))?;
             }
         }
-        waiting.into_iter().try_for_each(|request| self.handle(request, None))
+        waiting
+            .into_iter()
+            .try_for_each(|request| self.handle(request, None))
     }
 
     fn reap(&mut self) -> io::Result<()> {
@@ -419,6 +485,10 @@ impl<'a> Nursery<'a> {
                 Ok(WaitStatus::StillAlive) | Err(_) => break,
                 Ok(_) => continue,
             };
+            if let Some(spare) = self.spare.take_if(|spare| spare.pid == pid) {
+                clear_away(&spare);
+                continue;
+            }
             let whose = |state: &State| match state {
                 State::Alive { pid: first } => *first == pid,
                 State::Creating { creator, .. } => *creator == pid,
@@ -447,8 +517,16 @@ impl<'a> Nursery<'a> {
         };
         container.state = State::Exited;
         let waiting = std::mem::take(&mut container.on_exit);
-        send(self.control, &Message::Exited { id: id.to_owned(), exit })?;
-        waiting.into_iter().try_for_each(|request| self.handle(request, None))
+        send(
+            self.control,
+            &Message::Exited {
+                id: id.to_owned(),
+                exit,
+            },
+        )?;
+        waiting
+            .into_iter()
+            .try_for_each(|request| self.handle(request, None))
     }
 
     fn remove(&mut self, id: &str) -> Result<Success, Failure> {
@@ -461,19 +539,27 @@ impl<'a> Nursery<'a> {
                 first.get_or_insert(bounded(format!("{what}: {e}")));
             }
         };
-        let state = self.states.join(id);
+        let state = self.workshop.states.join(id);
         if state.exists() {
             let deleted = OciContainer::load(state.clone()).and_then(|mut c| c.delete(true));
             note("container", deleted.map_err(|e| e.to_string()));
             if state.exists() {
-                note("container state", fs::remove_dir_all(state).map_err(|e| e.to_string()));
+                note(
+                    "container state",
+                    fs::remove_dir_all(state).map_err(|e| e.to_string()),
+                );
             }
         }
-        let bundle = self.bundles.join(id);
-        if bundle.exists() {
-            note("bundle", fs::remove_dir_all(bundle).map_err(|e| e.to_string()));
+        if container.bundle.exists() {
+            note(
+                "bundle",
+                fs::remove_dir_all(&container.bundle).map_err(|e| e.to_string()),
+            );
         }
-        note("control group", container.leaf.remove().map_err(|e| e.to_string()));
+        note(
+            "control group",
+            container.leaf.remove().map_err(|e| e.to_string()),
+        );
         first.map_or(Ok(Success::Done), |error| Err(Failure::Internal(error)))
     }
 }

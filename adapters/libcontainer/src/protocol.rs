@@ -94,10 +94,7 @@ pub(crate) enum Message {
         result: Result<Success, Failure>,
     },
     /// The first process of a container is gone.
-    Exited {
-        id: String,
-        exit: Exit,
-    },
+    Exited { id: String, exit: Exit },
     /// The nursery cannot start or go on.
     Fatal { error: String, hint: String },
 }

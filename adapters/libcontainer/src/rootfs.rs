@@ -17,33 +17,35 @@ pub(crate) const WORK: &str = "/tmp";
 
 /// System directories: bound where they are directories, copied where they are links into
 /// `/usr`.
-const SYSTEM: [&str; 8] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec"];
+const SYSTEM: [&str; 8] = [
+    "usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec",
+];
 
 /// Parts of `/etc` that hold no secret on any distribution we know and that interpreters or
 /// libraries read. A missing one is skipped.
 const ETC_SHARED: [&str; 22] = [
-    "ld.so.cache",      // the dynamic linker's index
-    "ld.so.conf",       // read by ctypes.util.find_library through ldconfig
-    "ld.so.conf.d",     // the same
-    "alternatives",     // Debian's links from /usr/bin to the chosen program (BLAS, R, editors)
-    "ssl/certs",        // public certificates; /etc/ssl/private stays out
-    "ssl/openssl.cnf",  // read by libcrypto when it starts
-    "ca-certificates",  // Fedora and Arch: public certificates
-    "pki/ca-trust",     // Fedora: public certificates
-    "pki/tls/certs",    // Fedora: public certificates
-    "crypto-policies",  // Fedora: read by libcrypto
-    "fonts",            // fontconfig
-    "python3",          // Debian's Python configuration
+    "ld.so.cache",     // the dynamic linker's index
+    "ld.so.conf",      // read by ctypes.util.find_library through ldconfig
+    "ld.so.conf.d",    // the same
+    "alternatives",    // Debian's links from /usr/bin to the chosen program (BLAS, R, editors)
+    "ssl/certs",       // public certificates; /etc/ssl/private stays out
+    "ssl/openssl.cnf", // read by libcrypto when it starts
+    "ca-certificates", // Fedora and Arch: public certificates
+    "pki/ca-trust",    // Fedora: public certificates
+    "pki/tls/certs",   // Fedora: public certificates
+    "crypto-policies", // Fedora: read by libcrypto
+    "fonts",           // fontconfig
+    "python3",         // Debian's Python configuration
     "python3.9",
     "python3.10",
-    "python3.11",       // sitecustomize.py
+    "python3.11", // sitecustomize.py
     "python3.12",
     "python3.13",
     "python3.14",
-    "R",                // R's site configuration
-    "matplotlibrc",     // Debian's matplotlib defaults
-    "mime.types",       // the mimetypes module
-    "localtime",        // the host's time zone
+    "R",            // R's site configuration
+    "matplotlibrc", // Debian's matplotlib defaults
+    "mime.types",   // the mimetypes module
+    "localtime",    // the host's time zone
 ];
 
 /// Where the agent and the runners are, inside.
@@ -138,7 +140,13 @@ fn bind(source: &Path, target: &Path) -> io::Result<()> {
     fs::create_dir_all(target)?;
     let none: Option<&str> = None;
     // What lies on mounts of its own below `/usr` belongs to it (a separate /usr/local).
-    mount(Some(source), target, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
+    mount(
+        Some(source),
+        target,
+        none,
+        MsFlags::MS_BIND | MsFlags::MS_REC,
+        none,
+    )?;
     read_only(target)
 }
 

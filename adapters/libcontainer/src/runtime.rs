@@ -57,7 +57,9 @@ impl Link {
 
     fn die(&self, error: &str, hint: &str) {
         let mut shared = self.shared();
-        shared.dead.get_or_insert_with(|| (error.to_owned(), hint.to_owned()));
+        shared
+            .dead
+            .get_or_insert_with(|| (error.to_owned(), hint.to_owned()));
         shared.pending.clear();
         shared.exits.clear();
         shared.streams.clear();
@@ -75,7 +77,11 @@ impl Link {
         self.socket.async_io(Interest::WRITABLE, attempt).await
     }
 
-    async fn ask(&self, operation: Operation, stream: Option<&OwnedFd>) -> Result<Success, PortError> {
+    async fn ask(
+        &self,
+        operation: Operation,
+        stream: Option<&OwnedFd>,
+    ) -> Result<Success, PortError> {
         let (sender, receiver) = oneshot::channel();
         let serial = {
             let mut shared = self.shared();
@@ -89,12 +95,17 @@ impl Link {
         if let Some(error) = self.dead() {
             return Err(error);
         }
-        let bytes = postcard::to_stdvec(&Request { serial, operation: operation.clone() })
-            .map_err(|e| PortError::new(PortErrorKind::Internal, "a request").with_source(e))?;
+        let bytes = postcard::to_stdvec(&Request {
+            serial,
+            operation: operation.clone(),
+        })
+        .map_err(|e| PortError::new(PortErrorKind::Internal, "a request").with_source(e))?;
         if let Err(e) = self.send(&bytes, stream).await {
             self.shared().pending.remove(&serial);
-            return Err(PortError::new(PortErrorKind::Unreachable, "the nursery does not listen")
-                .with_source(e));
+            return Err(
+                PortError::new(PortErrorKind::Unreachable, "the nursery does not listen")
+                    .with_source(e),
+            );
         }
         match receiver.await {
             Ok(Ok(success)) => Ok(success),
@@ -118,7 +129,10 @@ impl Link {
                 _ => break,
             }
         }
-        self.die("the nursery is gone", "the next run starts a new one; see the log for why");
+        self.die(
+            "the nursery is gone",
+            "the next run starts a new one; see the log for why",
+        );
     }
 
     fn take(&self, message: Message) {
@@ -153,14 +167,16 @@ fn failed(operation: &Operation, failure: Failure) -> PortError {
         Operation::Remove { id } => ("remove", id.as_str()),
     };
     match failure {
-        Failure::NotFound => {
-            PortError::new(PortErrorKind::NotFound, format!("cannot {verb} {id}: no such container"))
-        }
+        Failure::NotFound => PortError::new(
+            PortErrorKind::NotFound,
+            format!("cannot {verb} {id}: no such container"),
+        ),
         Failure::AlreadyExists => failed_to_create(id),
-        Failure::Internal(error) => {
-            PortError::new(PortErrorKind::Internal, format!("cannot {verb} {id}: {error}"))
-                .with_hint("`mcp-forge doctor` tells what this host lacks")
-        }
+        Failure::Internal(error) => PortError::new(
+            PortErrorKind::Internal,
+            format!("cannot {verb} {id}: {error}"),
+        )
+        .with_hint("`mcp-forge doctor` tells what this host lacks"),
     }
 }
 
@@ -192,7 +208,10 @@ impl Helper {
         let socket = std::os::unix::net::UnixDatagram::from(mine);
         socket.set_nonblocking(true)?;
         let socket = UnixDatagram::from_std(socket)?;
-        let link = Arc::new(Link { socket, shared: Mutex::default() });
+        let link = Arc::new(Link {
+            socket,
+            shared: Mutex::default(),
+        });
         tokio::spawn(Arc::clone(&link).listen());
         Ok(Self { link, warden })
     }
@@ -229,10 +248,8 @@ impl LibcontainerRuntime {
             return;
         };
         // The listener holds the socket too, so closing is not enough.
-        let _ = nix::sys::socket::shutdown(
-            link.socket.as_raw_fd(),
-            nix::sys::socket::Shutdown::Both,
-        );
+        let _ =
+            nix::sys::socket::shutdown(link.socket.as_raw_fd(), nix::sys::socket::Shutdown::Both);
         drop(link);
         let ended = tokio::task::spawn_blocking(move || warden.wait()).await;
         if !matches!(ended, Ok(Ok(_))) {
@@ -277,11 +294,17 @@ fn name(id: &SandboxId) -> Result<String, PortError> {
 }
 
 fn failed_to_create(id: &str) -> PortError {
-    PortError::new(PortErrorKind::AlreadyExists, format!("cannot create {id}: it exists already"))
+    PortError::new(
+        PortErrorKind::AlreadyExists,
+        format!("cannot create {id}: it exists already"),
+    )
 }
 
 fn unexpected(success: &Success) -> PortError {
-    PortError::new(PortErrorKind::Internal, format!("unexpected reply {success:?}"))
+    PortError::new(
+        PortErrorKind::Internal,
+        format!("unexpected reply {success:?}"),
+    )
 }
 
 #[async_trait]
@@ -317,8 +340,11 @@ impl ContainerRuntime for LibcontainerRuntime {
             workspace_bytes: spec.limits.workspace_bytes,
         };
         let failed = |e: io::Error| {
-            PortError::new(PortErrorKind::Internal, "cannot make the stream of a sandbox")
-                .with_source(e)
+            PortError::new(
+                PortErrorKind::Internal,
+                "cannot make the stream of a sandbox",
+            )
+            .with_source(e)
         };
         let (mine, theirs) = UnixStream::pair().map_err(failed)?;
         let theirs = theirs.into_std().map_err(failed)?;
@@ -330,12 +356,29 @@ impl ContainerRuntime for LibcontainerRuntime {
             return Err(failed_to_create(&id));
         }
         link.shared().exits.insert(id.clone(), exit);
-        let created =
-            link.ask(Operation::Create { id: id.clone(), limits }, Some(&theirs)).await;
+        let created = link
+            .ask(
+                Operation::Create {
+                    id: id.clone(),
+                    limits,
+                },
+                Some(&theirs),
+            )
+            .await;
         match created {
-            Ok(Success::Created(Effective { memory_bytes, cpu_quota, pids, weak })) => {
+            Ok(Success::Created(Effective {
+                memory_bytes,
+                cpu_quota,
+                pids,
+                weak,
+            })) => {
                 link.shared().streams.insert(id, mine);
-                Ok(EffectiveLimits { memory_bytes, cpu_quota, pids, weak })
+                Ok(EffectiveLimits {
+                    memory_bytes,
+                    cpu_quota,
+                    pids,
+                    weak,
+                })
             }
             Ok(other) => Err(unexpected(&other)),
             Err(error) => {
@@ -353,18 +396,29 @@ impl ContainerRuntime for LibcontainerRuntime {
                 format!("cannot start {id}: no such container, or started already"),
             ));
         };
-        link.ask(Operation::Start { id: id.0.clone() }, None).await?;
+        link.ask(Operation::Start { id: id.0.clone() }, None)
+            .await?;
         Ok(Box::new(stream))
     }
 
     async fn wait(&self, id: &SandboxId) -> Result<SandboxExit, PortError> {
         let link = self.link().await?;
         let not_found = || {
-            PortError::new(PortErrorKind::NotFound, format!("cannot wait for {id}: no such container"))
+            PortError::new(
+                PortErrorKind::NotFound,
+                format!("cannot wait for {id}: no such container"),
+            )
         };
-        let mut exit =
-            link.shared().exits.get(&id.0).map(watch::Sender::subscribe).ok_or_else(not_found)?;
-        let exit = exit.wait_for(Option::is_some).await.map_err(|_| not_found())?;
+        let mut exit = link
+            .shared()
+            .exits
+            .get(&id.0)
+            .map(watch::Sender::subscribe)
+            .ok_or_else(not_found)?;
+        let exit = exit
+            .wait_for(Option::is_some)
+            .await
+            .map_err(|_| not_found())?;
         exit.ok_or_else(not_found)
     }
 
@@ -381,12 +435,17 @@ impl ContainerRuntime for LibcontainerRuntime {
     }
 
     async fn kill(&self, id: &SandboxId) -> Result<(), PortError> {
-        self.ask(Operation::Kill { id: id.0.clone() }).await.map(drop)
+        self.ask(Operation::Kill { id: id.0.clone() })
+            .await
+            .map(drop)
     }
 
     async fn remove(&self, id: &SandboxId) -> Result<(), PortError> {
         let link = self.link().await?;
-        let removed = link.ask(Operation::Remove { id: id.0.clone() }, None).await.map(drop);
+        let removed = link
+            .ask(Operation::Remove { id: id.0.clone() }, None)
+            .await
+            .map(drop);
         let mut shared = link.shared();
         shared.streams.remove(&id.0);
         shared.exits.remove(&id.0);

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
-    LinuxBuilder, LinuxCapabilitiesBuilder, LinuxNamespaceBuilder, LinuxNamespaceType, LinuxSeccomp,
-    Mount, MountBuilder, PosixRlimitBuilder, PosixRlimitType, ProcessBuilder, RootBuilder, Spec,
+    LinuxBuilder, LinuxCapabilitiesBuilder, LinuxNamespaceBuilder, LinuxNamespaceType, Mount,
+    MountBuilder, PosixRlimitBuilder, PosixRlimitType, ProcessBuilder, RootBuilder, Spec,
     SpecBuilder, UserBuilder,
 };
 
@@ -38,20 +38,30 @@ const MASKED: [&str; 14] = [
 ];
 
 /// Parts of /proc that must not be written, whoever owns them.
-const READ_ONLY: [&str; 5] =
-    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+const READ_ONLY: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
 
-/// Environment of the agent. Programs get one of their own from it.
-const ENVIRONMENT: [&str; 1] = ["PATH=/usr/local/bin:/usr/bin:/bin"];
+/// Environment of the agent. Programs get one of their own from it. Without HOME libcontainer
+/// would look for it in the user database, with code that libc loads from the root file system.
+const ENVIRONMENT: [&str; 2] = ["PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/workspace"];
 
 fn tmpfs(destination: &str, bytes: u64, options: &[&str]) -> Result<Mount, OciSpecError> {
     // One inode for each 4 KiB, so that empty files are bounded as well.
     let inodes = (bytes / 4096).max(1024);
-    let mut all: Vec<String> =
-        ["nosuid", "nodev", &format!("size={bytes}"), &format!("nr_inodes={inodes}")]
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+    let mut all: Vec<String> = [
+        "nosuid",
+        "nodev",
+        &format!("size={bytes}"),
+        &format!("nr_inodes={inodes}"),
+    ]
+    .iter()
+    .map(ToString::to_string)
+    .collect();
     all.extend(options.iter().map(ToString::to_string));
     MountBuilder::default()
         .destination(destination)
@@ -72,7 +82,11 @@ fn mounts(limits: &Limits) -> Result<Vec<Mount>, OciSpecError> {
         tmpfs("/dev", 64 * 1024, &["noexec", "mode=755"])?,
         tmpfs("/dev/shm", limits.tmp_bytes, &["noexec", "mode=1777"])?,
         tmpfs("/tmp", limits.tmp_bytes, &["mode=1777"])?,
-        tmpfs("/workspace", limits.workspace_bytes, &["mode=0700", "uid=1000", "gid=1000"])?,
+        tmpfs(
+            "/workspace",
+            limits.workspace_bytes,
+            &["mode=0700", "uid=1000", "gid=1000"],
+        )?,
     ])
 }
 
@@ -86,7 +100,6 @@ pub(crate) fn build(
     group: &Path,
     limits: &Limits,
     bounded: bool,
-    seccomp: LinuxSeccomp,
 ) -> Result<Spec, OciSpecError> {
     let none = LinuxCapabilitiesBuilder::default()
         .bounding([])
@@ -95,7 +108,12 @@ pub(crate) fn build(
         .permitted([])
         .ambient([])
         .build()?;
-    let rlimit = |typ, value: u64| PosixRlimitBuilder::default().typ(typ).hard(value).soft(value);
+    let rlimit = |typ, value: u64| {
+        PosixRlimitBuilder::default()
+            .typ(typ)
+            .hard(value)
+            .soft(value)
+    };
     let mut rlimits = vec![
         rlimit(PosixRlimitType::RlimitNofile, limits.descriptors).build()?,
         rlimit(PosixRlimitType::RlimitCore, 0).build()?,
@@ -111,7 +129,11 @@ pub(crate) fn build(
     let process = ProcessBuilder::default()
         .terminal(false)
         .user(
-            UserBuilder::default().uid(USER).gid(USER).umask(0o022u32).build()?,
+            UserBuilder::default()
+                .uid(USER)
+                .gid(USER)
+                .umask(0o022u32)
+                .build()?,
         )
         .args([format!("{FORGE}/agent")])
         .env(ENVIRONMENT.map(String::from))
@@ -136,14 +158,18 @@ pub(crate) fn build(
         .cgroups_path(group)
         .masked_paths(MASKED.map(String::from))
         .readonly_paths(READ_ONLY.map(String::from))
-        .seccomp(seccomp)
         .build()?;
     // Limits are written by the nursery (see `cgroup`), devices need no rules without mknod.
     linux.set_resources(None);
     SpecBuilder::default()
         .version("1.2.0")
         .hostname("sandbox")
-        .root(RootBuilder::default().path(PathBuf::from(rootfs)).readonly(true).build()?)
+        .root(
+            RootBuilder::default()
+                .path(PathBuf::from(rootfs))
+                .readonly(true)
+                .build()?,
+        )
         .mounts(mounts(limits)?)
         .process(process)
         .linux(linux)

@@ -77,7 +77,38 @@ pub(crate) fn mount_read_only(target: &Path) -> io::Result<()> {
             size_of::<libc::mount_attr>(),
         )
     };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Puts the calling thread and what it starts under a filter of system calls, for good.
+///
+/// # Errors
+///
+/// As seccomp(2); `EACCES` without no_new_privs.
+pub(crate) fn load_filter(program: &[libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(io::Error::other)?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: the structure names `len` instructions that outlive the call; the kernel copies and
+    // checks them and writes to none.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            0,
+            &raw const program,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Takes over standard input, which the launcher made the control socket, and leaves /dev/null
@@ -94,7 +125,10 @@ pub(crate) fn take_stdin() -> io::Result<OwnedFd> {
     }
     // SAFETY: fd was just returned to us and nobody else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let null = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
     // SAFETY: dup2 onto descriptor 0 replaces the control socket by /dev/null; nothing in this
     // process owns descriptor 0 as an `OwnedFd`.
     if unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&null), 0) } < 0 {

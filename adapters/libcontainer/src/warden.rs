@@ -51,7 +51,10 @@ struct Failure {
 
 impl Failure {
     fn new(error: impl Into<String>, hint: &str) -> Self {
-        Self { error: error.into(), hint: hint.to_owned() }
+        Self {
+            error: error.into(),
+            hint: hint.to_owned(),
+        }
     }
 }
 
@@ -61,7 +64,10 @@ const NAMESPACES: &str = "user namespaces must be allowed: check `sysctl user.ma
                           `kernel.apparmor_restrict_unprivileged_userns`; `mcp-forge doctor` tells";
 
 fn tell(control: &OwnedFd, failure: &Failure) {
-    let message = Message::Fatal { error: failure.error.clone(), hint: failure.hint.clone() };
+    let message = Message::Fatal {
+        error: failure.error.clone(),
+        hint: failure.hint.clone(),
+    };
     if let Ok(bytes) = postcard::to_stdvec(&message)
         && bytes.len() <= MAX_MESSAGE
     {
@@ -71,8 +77,8 @@ fn tell(control: &OwnedFd, failure: &Failure) {
 
 fn guard(control: &OwnedFd, placed: &[Placed]) -> Result<(), Failure> {
     cgroup::reap();
-    let map = ids::map(getuid().as_raw())
-        .map_err(|reason| Failure::new(reason.error, &reason.hint))?;
+    let map =
+        ids::map(getuid().as_raw()).map_err(|reason| Failure::new(reason.error, &reason.hint))?;
     let server = nix::unistd::getppid().as_raw().unsigned_abs();
     let tree = cgroup::delegate(&cgroup::instance_name(), map.root(), server);
     let result = supervise(control, placed, &map, &tree);
@@ -109,7 +115,10 @@ fn supervise(
         match become_nursery(&theirs) {
             Ok(()) => nursery::main(control, tree, placed),
             Err(e) => {
-                tell(control, &Failure::new(format!("cannot set up the nursery: {e}"), NAMESPACES));
+                tell(
+                    control,
+                    &Failure::new(format!("cannot set up the nursery: {e}"), NAMESPACES),
+                );
                 1
             }
         }
@@ -133,7 +142,11 @@ fn become_nursery(sync: &UnixStream) -> io::Result<()> {
     (&*sync).read_exact(&mut go)?;
     nix::unistd::setgroups(&[]).or_else(|e| {
         // `deny` in /proc/PID/setgroups, for an ordinary user without a range.
-        if e == nix::errno::Errno::EPERM { Ok(()) } else { Err(e) }
+        if e == nix::errno::Errno::EPERM {
+            Ok(())
+        } else {
+            Err(e)
+        }
     })?;
     nix::unistd::setresgid(0.into(), 0.into(), 0.into())?;
     nix::unistd::setresuid(0.into(), 0.into(), 0.into())?;
@@ -147,7 +160,8 @@ fn become_nursery(sync: &UnixStream) -> io::Result<()> {
 /// Writes the id maps of the new process and moves it into the delegated group.
 fn adopt(nursery: Pid, sync: &UnixStream, map: &ids::Map, tree: &Tree) -> Result<(), Failure> {
     let pid = nursery.as_raw().unsigned_abs();
-    map.write(pid).map_err(|reason| Failure::new(reason.error, &reason.hint))?;
+    map.write(pid)
+        .map_err(|reason| Failure::new(reason.error, &reason.hint))?;
     tree.admit(pid).map_err(|e| {
         Failure::new(
             format!("cannot move the nursery into its control group: {e}"),
@@ -164,7 +178,12 @@ fn adopt(nursery: Pid, sync: &UnixStream, map: &ids::Map, tree: &Tree) -> Result
 /// Waits until the nursery or the server is gone, and sees to it that the nursery is then.
 fn watch(control: &OwnedFd, nursery: Pid) {
     // SIGTERM and friends: the server tells by closing the socket.
-    let ignored = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGPIPE];
+    let ignored = [
+        Signal::SIGINT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGPIPE,
+    ];
     sys::handle_signals(&ignored, SigHandler::SigIgn);
     let pidfd = sys::pidfd_open(nursery).ok();
     loop {
@@ -204,7 +223,9 @@ pub(crate) fn run_id_helper(program: &str, arguments: &[String]) -> io::Result<(
     if output.status.success() {
         return Ok(());
     }
-    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+    Err(io::Error::other(
+        String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+    ))
 }
 
 /// Whether this process is root in the first user namespace or has at least its powers here.

@@ -23,7 +23,11 @@ fn read(status: &str) -> FromAgent {
         .fold(0, std::ops::BitOr::bitor);
     FromAgent::Hello {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        uid: field("Uid").split_whitespace().nth(1).and_then(|id| id.parse().ok()).unwrap_or(0),
+        uid: field("Uid")
+            .split_whitespace()
+            .nth(1)
+            .and_then(|id| id.parse().ok())
+            .unwrap_or(0),
         no_new_privs: field("NoNewPrivs") == "1",
         seccomp: field("Seccomp").parse().unwrap_or(0),
         capabilities,
@@ -47,7 +51,10 @@ mod tests {
             capabilities,
         };
         assert_eq!(read(confined), expected(1000, true, 2, 0));
-        assert_eq!(read(&confined.replace("CapBnd:\t0", "CapBnd:\t3")), expected(1000, true, 2, 3));
+        assert_eq!(
+            read(&confined.replace("CapBnd:\t0", "CapBnd:\t3")),
+            expected(1000, true, 2, 3)
+        );
         assert_eq!(read(""), expected(0, false, 0, u64::MAX));
     }
 }

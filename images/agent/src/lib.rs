@@ -47,7 +47,10 @@ impl std::fmt::Display for FrameError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::TooLong(length, bound) => {
-                write!(f, "a frame of {length} bytes was announced, {bound} is the bound")
+                write!(
+                    f,
+                    "a frame of {length} bytes was announced, {bound} is the bound"
+                )
             }
             Self::Empty => f.write_str("an empty frame"),
             Self::UnknownTag(tag) => write!(f, "unknown frame tag {tag}"),
@@ -71,7 +74,11 @@ impl Decoder {
     /// A decoder that refuses frames of more than `bound` bytes.
     #[must_use]
     pub fn new(bound: usize) -> Self {
-        Self { buffer: Vec::new(), start: 0, bound }
+        Self {
+            buffer: Vec::new(),
+            start: 0,
+            bound,
+        }
     }
 
     /// Takes bytes as they came. Call [`Decoder::next_frame`] until it gives `None` before the
@@ -238,7 +245,12 @@ impl ToAgent {
     /// Appends the frame. The caller keeps code and stdin within [`MAX_TO_AGENT`] together.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Run { runner: Runner::Python, name, code, stdin } => {
+            Self::Run {
+                runner: Runner::Python,
+                name,
+                code,
+                stdin,
+            } => {
                 let count = |part: &[u8]| u32::try_from(part.len()).unwrap_or(0).to_le_bytes();
                 let stdin_count = stdin.as_ref().map_or(u32::MAX.to_le_bytes(), |s| count(s));
                 frame(
@@ -274,7 +286,9 @@ impl ToAgent {
             KILL => Some(Self::Kill),
             _ => return Err(FrameError::UnknownTag(tag)),
         };
-        decoded.filter(|_| payload.0.is_empty()).ok_or(FrameError::Malformed(tag))
+        decoded
+            .filter(|_| payload.0.is_empty())
+            .ok_or(FrameError::Malformed(tag))
     }
 
     fn decode_run(payload: &mut Payload<'_>) -> Option<Self> {
@@ -287,7 +301,12 @@ impl ToAgent {
             u32::MAX => None,
             length => Some(payload.take(length as usize)?.to_vec()),
         };
-        Some(Self::Run { runner: Runner::Python, name, code, stdin })
+        Some(Self::Run {
+            runner: Runner::Python,
+            name,
+            code,
+            stdin,
+        })
     }
 }
 
@@ -296,7 +315,13 @@ impl FromAgent {
     /// caller's to avoid.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Hello { version, uid, no_new_privs, seccomp, capabilities } => frame(
+            Self::Hello {
+                version,
+                uid,
+                no_new_privs,
+                seccomp,
+                capabilities,
+            } => frame(
                 out,
                 HELLO,
                 &[
@@ -309,7 +334,11 @@ impl FromAgent {
             Self::Stdout(bytes) => frame(out, STDOUT, &[bytes]),
             Self::Stderr(bytes) => frame(out, STDERR, &[bytes]),
             Self::Report(json) => frame(out, REPORT, &[json]),
-            Self::Exited { status, cpu_us, max_rss_bytes } => {
+            Self::Exited {
+                status,
+                cpu_us,
+                max_rss_bytes,
+            } => {
                 let (how, number) = match status {
                     Status::Exited(code) => (0, *code),
                     Status::Signaled(signal) => (1, *signal),
@@ -358,7 +387,13 @@ impl FromAgent {
         let capabilities = payload.u64()?;
         // A version is a dozen characters.
         let version = (payload.0.len() <= 64).then(|| Payload::text(payload.0))?;
-        Some(Self::Hello { version, uid, no_new_privs, seccomp, capabilities })
+        Some(Self::Hello {
+            version,
+            uid,
+            no_new_privs,
+            seccomp,
+            capabilities,
+        })
     }
 
     fn decode_exited(payload: &mut Payload<'_>) -> Option<Self> {
@@ -370,7 +405,11 @@ impl FromAgent {
             _ => return None,
         };
         let (cpu_us, max_rss_bytes) = (payload.u64()?, payload.u64()?);
-        payload.0.is_empty().then_some(Self::Exited { status, cpu_us, max_rss_bytes })
+        payload.0.is_empty().then_some(Self::Exited {
+            status,
+            cpu_us,
+            max_rss_bytes,
+        })
     }
 }
 
@@ -462,9 +501,18 @@ mod tests {
     fn what_no_agent_sends_is_refused() {
         assert_eq!(frames(&[0, 0, 0, 0], 4, 10), Err(FrameError::Empty));
         assert_eq!(FromAgent::decode(&[]), Err(FrameError::Empty));
-        assert_eq!(FromAgent::decode(&[RUN, 0]), Err(FrameError::UnknownTag(RUN)));
-        assert_eq!(FromAgent::decode(&[STDOUT]), Err(FrameError::Malformed(STDOUT)));
-        assert_eq!(FromAgent::decode(&[EXITED, 2]), Err(FrameError::Malformed(EXITED)));
+        assert_eq!(
+            FromAgent::decode(&[RUN, 0]),
+            Err(FrameError::UnknownTag(RUN))
+        );
+        assert_eq!(
+            FromAgent::decode(&[STDOUT]),
+            Err(FrameError::Malformed(STDOUT))
+        );
+        assert_eq!(
+            FromAgent::decode(&[EXITED, 2]),
+            Err(FrameError::Malformed(EXITED))
+        );
         let long = [&[STDOUT][..], &vec![0; MAX_OUTPUT + 1]].concat();
         assert_eq!(FromAgent::decode(&long), Err(FrameError::Malformed(STDOUT)));
         let trailing = [&[KILL][..], b"x"].concat();

@@ -51,12 +51,25 @@ pub(crate) fn start(
     // process in between.
     fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|e| say(e.into()))?;
     let mut child = Command::new("python3")
-        .args(["-I", "-S", "-B", "-u", "-X", "utf8", "-c", &bootstrap(theirs.as_raw_fd())])
+        .args([
+            "-I",
+            "-S",
+            "-B",
+            "-u",
+            "-X",
+            "utf8",
+            "-c",
+            &bootstrap(theirs.as_raw_fd()),
+        ])
         .env_clear()
         .envs(ENVIRONMENT)
         .current_dir("/workspace")
         .process_group(0)
-        .stdin(if has_stdin { Stdio::piped() } else { Stdio::null() })
+        .stdin(if has_stdin {
+            Stdio::piped()
+        } else {
+            Stdio::null()
+        })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -74,13 +87,23 @@ pub(crate) fn start(
     let stdin = child.stdin.take().map(OwnedFd::from);
     let streams = child.stdout.take().zip(child.stderr.take());
     let (stdout, stderr) = streams.ok_or("the program has no streams")?;
-    for fd in [Some(stdout.as_fd()), Some(stderr.as_fd()), stdin.as_ref().map(AsFd::as_fd)] {
+    for fd in [
+        Some(stdout.as_fd()),
+        Some(stderr.as_fd()),
+        stdin.as_ref().map(AsFd::as_fd),
+    ] {
         if let Some(fd) = fd {
             unblock(fd).map_err(say)?;
         }
     }
     unblock(reports.as_fd()).map_err(say)?;
-    Ok(Program { child, stdin, stdout: stdout.into(), stderr: stderr.into(), reports })
+    Ok(Program {
+        child,
+        stdin,
+        stdout: stdout.into(),
+        stderr: stderr.into(),
+        reports,
+    })
 }
 
 fn unblock(fd: std::os::fd::BorrowedFd<'_>) -> io::Result<()> {

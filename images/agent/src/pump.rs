@@ -9,9 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use mcp_forge_agent::{
-    Decoder, FromAgent, MAX_OUTPUT, MAX_REPORT, MAX_TO_AGENT, Status, ToAgent,
-};
+use mcp_forge_agent::{Decoder, FromAgent, MAX_OUTPUT, MAX_REPORT, MAX_TO_AGENT, Status, ToAgent};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -105,7 +103,9 @@ impl Agent {
                 && run.stderr.is_none()
                 && run.reports.is_none()
             {
-                let status = run.status.unwrap_or(Status::Signaled(Signal::SIGKILL as i32));
+                let status = run
+                    .status
+                    .unwrap_or(Status::Signaled(Signal::SIGKILL as i32));
                 self.host.send(&exited(status))?;
                 return Ok(());
             }
@@ -135,7 +135,11 @@ impl Agent {
             Err(e) => return Err(e.into()),
         }
         let ready = |at: usize| fds[at].any().unwrap_or(true);
-        Ok(Ready { host: ready(0), children: ready(1), stdin: stdin_at.is_some_and(ready) })
+        Ok(Ready {
+            host: ready(0),
+            children: ready(1),
+            stdin: stdin_at.is_some_and(ready),
+        })
     }
 
     /// Takes what the host says; false when it is gone.
@@ -155,7 +159,12 @@ impl Agent {
         }
         for message in messages {
             match message {
-                ToAgent::Run { runner, name, code, stdin } if self.run.is_none() => {
+                ToAgent::Run {
+                    runner,
+                    name,
+                    code,
+                    stdin,
+                } if self.run.is_none() => {
                     // A program inherits the mask, and needs to hear of its children.
                     self.mask.thread_unblock()?;
                     let started = program::start(runner, &name, &code, stdin.is_some());
@@ -187,7 +196,9 @@ impl Agent {
     /// Writes on to the program's standard input.
     fn feed(&mut self) {
         let Some(run) = &mut self.run else { return };
-        let Some((fd, bytes, done)) = &mut run.stdin else { return };
+        let Some((fd, bytes, done)) = &mut run.stdin else {
+            return;
+        };
         match nix::unistd::write(&*fd, &bytes[*done..]) {
             Ok(count) => *done += count,
             Err(Errno::EAGAIN | Errno::EINTR) => return,
@@ -228,7 +239,9 @@ impl Agent {
 
     /// Carries what the program has written up to now.
     fn drain(&mut self) -> io::Result<()> {
-        let Some(run) = &mut self.run else { return Ok(()) };
+        let Some(run) = &mut self.run else {
+            return Ok(());
+        };
         drain(&mut self.host, &mut run.stdout, FromAgent::Stdout)?;
         drain(&mut self.host, &mut run.stderr, FromAgent::Stderr)
     }
@@ -237,8 +250,12 @@ impl Agent {
     fn reports(&mut self) -> io::Result<()> {
         let mut chunk = vec![0u8; MAX_OUTPUT];
         loop {
-            let Some(run) = &mut self.run else { return Ok(()) };
-            let Some(reports) = &mut run.reports else { return Ok(()) };
+            let Some(run) = &mut self.run else {
+                return Ok(());
+            };
+            let Some(reports) = &mut run.reports else {
+                return Ok(());
+            };
             match reports.read(&mut chunk) {
                 Ok(0) => run.reports = None,
                 Ok(count) => run.report_bytes.extend_from_slice(&chunk[..count]),
@@ -328,5 +345,9 @@ fn exited(status: Status) -> FromAgent {
         },
     );
     let cpu_us = u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX);
-    FromAgent::Exited { status, cpu_us, max_rss_bytes }
+    FromAgent::Exited {
+        status,
+        cpu_us,
+        max_rss_bytes,
+    }
 }

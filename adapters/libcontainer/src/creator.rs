@@ -1,0 +1,233 @@
+//! Creators: forked copies of the nursery that make one container each.
+//!
+//! A creator is forked ahead of its order, so that the fork, the control group and the first
+//! touch of its memory cost no run anything. It knows nothing of any run before the order comes,
+//! and it ends after the one.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::syscall::syscall::SyscallType;
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::sys::signal::{SigHandler, SigSet};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recv,
+    recvmsg, sendmsg, socketpair,
+};
+use nix::unistd::Pid;
+use oci_spec::runtime::Spec;
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::Leaf;
+use crate::executor::Confined;
+use crate::protocol::{Effective, Limits, MAX_MESSAGE, bounded};
+use crate::{spec, sys};
+
+/// What a creator tells the nursery: the first process, as the nursery sees it, and its limits.
+pub(crate) type Created = Result<(i32, Effective), String>;
+
+/// What all containers of a nursery share.
+pub(crate) struct Workshop {
+    /// The shared root file system.
+    pub(crate) base: PathBuf,
+    /// Where libcontainer keeps its state, by id.
+    pub(crate) states: PathBuf,
+    pub(crate) executor: Confined,
+}
+
+/// What to make.
+#[derive(Debug, Serialize, Deserialize)]
+struct Order {
+    id: String,
+    limits: Limits,
+}
+
+/// A forked creator, as the nursery sees it. Reaping it is the nursery's business.
+pub(crate) struct Creator {
+    pub(crate) pid: Pid,
+    /// Readable when the creator has told, or is gone.
+    pub(crate) channel: OwnedFd,
+    pub(crate) leaf: Leaf,
+    pub(crate) bundle: PathBuf,
+}
+
+impl Creator {
+    /// Forks a creator that waits for its order in a control group of its own.
+    pub(crate) fn fork(workshop: &Workshop, leaf: Leaf, bundle: PathBuf) -> io::Result<Self> {
+        // Packets, not streams: the container's first process holds this end too, so the end of
+        // a stream would tell nothing.
+        let (channel, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )?;
+        let nursery_end = channel.as_raw_fd();
+        let pid = sys::fork(|| {
+            // This process's copy of the nursery's end, so that the end of the nursery shows.
+            drop(sys::adopt(nursery_end));
+            let work = Work {
+                workshop,
+                leaf: &leaf,
+                bundle: &bundle,
+            };
+            i32::from(work.one_order(&theirs).is_err())
+        })?;
+        Ok(Self {
+            pid,
+            channel,
+            leaf,
+            bundle,
+        })
+    }
+
+    /// Gives the order and the container's end of its stream.
+    pub(crate) fn order(&self, id: &str, limits: Limits, stream: &OwnedFd) -> io::Result<()> {
+        let order = Order {
+            id: id.to_owned(),
+            limits,
+        };
+        let bytes = postcard::to_stdvec(&order).map_err(io::Error::other)?;
+        let fds = [stream.as_raw_fd()];
+        let rights = [ControlMessage::ScmRights(&fds)];
+        let parts = [io::IoSlice::new(&bytes)];
+        let flags = MsgFlags::MSG_NOSIGNAL;
+        sendmsg::<()>(self.channel.as_raw_fd(), &parts, &rights, flags, None)?;
+        Ok(())
+    }
+}
+
+/// Takes what a creator tells, or that it died without a word; nothing when there is nothing yet.
+pub(crate) fn told(channel: &OwnedFd) -> Option<Created> {
+    let mut packet = vec![0u8; MAX_MESSAGE];
+    match recv(channel.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
+        Err(Errno::EINTR) => None,
+        Ok(length) if length > 0 => Some(
+            postcard::from_bytes(&packet[..length])
+                .map_err(|e| e.to_string())
+                .flatten(),
+        ),
+        _ => Some(Err("the creator died without a word".to_owned())),
+    }
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+/// In the creator.
+struct Work<'a> {
+    workshop: &'a Workshop,
+    leaf: &'a Leaf,
+    bundle: &'a Path,
+}
+
+impl Work<'_> {
+    fn one_order(&self, channel: &OwnedFd) -> io::Result<()> {
+        // An order comes even when the preparation failed: its answer tells.
+        let prepared = self.prepare();
+        let Some((order, stream)) = await_order(channel)? else {
+            return Ok(());
+        };
+        let created: Created = prepared
+            .and_then(|null| self.build(&order, &stream, null))
+            .map_err(|e| bounded(e.to_string()));
+        let bytes = postcard::to_stdvec(&created).map_err(io::Error::other)?;
+        nix::unistd::write(channel, &bytes)?;
+        Ok(())
+    }
+
+    /// Whatever no order changes; returns /dev/null for writing.
+    fn prepare(&self) -> Result<OwnedFd, Failure> {
+        // A program starts with the signals of a fresh process.
+        sys::handle_signals(&crate::nursery::IGNORED, SigHandler::SigDfl);
+        SigSet::all().thread_unblock()?;
+        let group = |e: io::Error| format!("control group: {e}");
+        self.leaf.create().map_err(group)?;
+        self.leaf.enter().map_err(group)?;
+        fs::create_dir(self.bundle)?;
+        self.rehearse()?;
+        Ok(fs::OpenOptions::new().write(true).open("/dev/null")?.into())
+    }
+
+    /// Writes and reads a specification of no container: what this touches of the memory shared
+    /// with the nursery is then this process's own.
+    fn rehearse(&self) -> Result<(), Failure> {
+        let limits = Limits {
+            memory_bytes: 1,
+            cpu_quota: 1,
+            pids: 1,
+            descriptors: 1,
+            tmp_bytes: 1,
+            workspace_bytes: 1,
+        };
+        let config = self.bundle.join("config.json");
+        spec::build(&self.workshop.base, Path::new("/none"), &limits, true)?.save(&config)?;
+        Spec::load(config)?;
+        Ok(())
+    }
+
+    fn build(
+        &self,
+        order: &Order,
+        stream: &OwnedFd,
+        null: OwnedFd,
+    ) -> Result<(i32, Effective), Failure> {
+        let Order { id, limits } = order;
+        let effective = self
+            .leaf
+            .limit(limits)
+            .map_err(|e| format!("control group: {e}"))?;
+        let bounded = effective.weak.is_empty();
+        let spec = spec::build(
+            &self.workshop.base,
+            &Path::new("/").join(id),
+            limits,
+            bounded,
+        )?;
+        spec.save(self.bundle.join("config.json"))?;
+        let container = ContainerBuilder::new(id.clone(), SyscallType::default())
+            .with_root_path(&self.workshop.states)?
+            .with_stdin(stream.try_clone()?)
+            .with_stdout(stream.try_clone()?)
+            .with_stderr(null)
+            .with_executor(self.workshop.executor.clone())
+            .validate_id()?
+            .as_init(self.bundle)
+            .with_systemd(false)
+            .with_detach(true)
+            .build()?;
+        let pid = container.pid().ok_or("the container has no process")?;
+        Ok((pid.as_raw(), effective))
+    }
+}
+
+/// Waits for the order; none when the nursery does not want this creator any more.
+fn await_order(channel: &OwnedFd) -> io::Result<Option<(Order, OwnedFd)>> {
+    let mut buffer = vec![0u8; MAX_MESSAGE];
+    let mut space = cmsg_space!([std::os::fd::RawFd; 1]);
+    let (length, stream) = loop {
+        let mut parts = [io::IoSliceMut::new(&mut buffer)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let message = match recvmsg::<()>(channel.as_raw_fd(), &mut parts, Some(&mut space), flags)
+        {
+            Err(Errno::EINTR) => continue,
+            other => other?,
+        };
+        let mut stream = None;
+        for part in message.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(fds) = part {
+                stream = fds.into_iter().map(sys::adopt).next_back();
+            }
+        }
+        break (message.bytes, stream);
+    };
+    if length == 0 {
+        return Ok(None);
+    }
+    let order = postcard::from_bytes(&buffer[..length]).map_err(io::Error::other)?;
+    let stream = stream.ok_or_else(|| io::Error::other("no stream came with the order"))?;
+    Ok(Some((order, stream)))
+}
