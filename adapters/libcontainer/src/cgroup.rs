@@ -347,10 +347,7 @@ impl Leaf {
                 memory, pids, cpu, ..
             } => limit_v1([memory, pids, cpu].map(|p| p.as_deref()), limits),
             Tree::None { reason } => Ok(Effective {
-                weak: ["memory", "cpu", "pids"]
-                    .iter()
-                    .map(|limit| format!("{limit}: {reason}"))
-                    .collect(),
+                weak: vec![format!("memory, cpu, pids: {reason}")],
                 ..Effective::default()
             }),
         }
@@ -607,7 +604,7 @@ mod tests {
         };
         let effective = leaf.limit(&limits).unwrap();
         assert_eq!(effective.memory_bytes, None);
-        assert_eq!(effective.weak.len(), 3);
-        assert!(effective.weak[0].starts_with("memory: no delegation"));
+        assert_eq!(effective.weak.len(), 1);
+        assert!(effective.weak[0].starts_with("memory, cpu, pids: no delegation"));
     }
 }

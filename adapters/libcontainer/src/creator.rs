@@ -13,6 +13,7 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use nix::cmsg_space;
 use nix::errno::Errno;
+use nix::sched::CloneFlags;
 use nix::sys::signal::{SigHandler, SigSet};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recv,
@@ -199,9 +200,21 @@ impl Work<'_> {
             .with_systemd(false)
             .with_detach(true)
             .build()?;
-        let pid = container.pid().ok_or("the container has no process")?;
-        Ok((pid.as_raw(), effective))
+        let pid = container
+            .pid()
+            .ok_or("the container has no process")?
+            .as_raw();
+        loopback(pid).map_err(|e| format!("loopback interface: {e}"))?;
+        Ok((pid, effective))
     }
+}
+
+/// Switches on `lo` in the container's network namespace, its only interface: servers and workers
+/// of one program talk over it. This process ends next, so it may stay in there.
+fn loopback(pid: i32) -> io::Result<()> {
+    let namespace = fs::File::open(format!("/proc/{pid}/ns/net"))?;
+    nix::sched::setns(namespace, CloneFlags::CLONE_NEWNET)?;
+    sys::loopback_up()
 }
 
 /// Waits for the order; none when the nursery does not want this creator any more.

@@ -144,6 +144,42 @@ pub(crate) fn close_inherited() {
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
 }
 
+/// Switches on the interface `lo` of the calling process's network namespace (netdevice(7)).
+///
+/// # Errors
+///
+/// As socket(2) and ioctl(2).
+pub(crate) fn loopback_up() -> io::Result<()> {
+    let socket = nix::sys::socket::socket(
+        nix::sys::socket::AddressFamily::Inet,
+        nix::sys::socket::SockType::Datagram,
+        nix::sys::socket::SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
+    let mut name = [0; libc::IFNAMSIZ];
+    name[..2].copy_from_slice(&[b'l', b'o'].map(u8::cast_signed));
+    let request = libc::ifreq {
+        ifr_name: name,
+        ifr_ifru: libc::__c_anonymous_ifr_ifru {
+            ifru_flags: i16::try_from(libc::IFF_UP).map_err(io::Error::other)?,
+        },
+    };
+    // SAFETY: the descriptor is an open socket, and the request a whole ifreq with the member
+    // that SIOCSIFFLAGS reads; it outlives the call, which writes nothing to it.
+    let result = unsafe {
+        libc::ioctl(
+            std::os::fd::AsRawFd::as_raw_fd(&socket),
+            libc::SIOCSIFFLAGS,
+            &raw const request,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Asks the kernel to kill this process when its parent is gone.
 ///
 /// # Errors

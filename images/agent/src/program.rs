@@ -33,7 +33,8 @@ pub(crate) struct Program {
     pub(crate) reports: UnixStream,
 }
 
-/// Starts the runner and gives it its job.
+/// Starts the runner and gives it its job. `reports` is the pair of sockets for its reports, ours
+/// first.
 ///
 /// # Errors
 ///
@@ -43,10 +44,10 @@ pub(crate) fn start(
     name: &str,
     code: &str,
     has_stdin: bool,
+    (reports, theirs): (UnixStream, UnixStream),
 ) -> Result<Program, String> {
     let Runner::Python = runner;
     let say = |e: io::Error| format!("cannot start the program: {e}");
-    let (reports, theirs) = UnixStream::pair().map_err(say)?;
     // The one descriptor that the interpreter inherits on purpose. No other thread could start a
     // process in between.
     fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|e| say(e.into()))?;

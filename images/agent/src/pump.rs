@@ -25,6 +25,8 @@ pub(crate) fn serve() -> io::Result<()> {
     // Ids of processes and descriptors are all the same user's here: only a process that cannot
     // be dumped keeps its descriptors and memory from the program (proc(5), ptrace(2)).
     let hello = facts::hello();
+    // Made first, so that the program's end is descriptor 3, always.
+    let (theirs, ours) = UnixStream::pair()?;
     nix::sys::prctl::set_dumpable(false)?;
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGCHLD);
@@ -39,6 +41,7 @@ pub(crate) fn serve() -> io::Result<()> {
         incoming: Decoder::new(MAX_TO_AGENT),
         mask,
         signals,
+        reports: Some((ours, theirs)),
         run: None,
     };
     agent.host.send(&hello)?;
@@ -78,6 +81,8 @@ struct Agent {
     incoming: Decoder,
     mask: SigSet,
     signals: SignalFd,
+    /// The sockets for the program's reports, until it is started.
+    reports: Option<(UnixStream, UnixStream)>,
     run: Option<Run>,
 }
 
@@ -164,10 +169,13 @@ impl Agent {
                     name,
                     code,
                     stdin,
-                } if self.run.is_none() => {
+                } => {
+                    let Some(reports) = self.reports.take() else {
+                        return Err(io::Error::other("a second job"));
+                    };
                     // A program inherits the mask, and needs to hear of its children.
                     self.mask.thread_unblock()?;
-                    let started = program::start(runner, &name, &code, stdin.is_some());
+                    let started = program::start(runner, &name, &code, stdin.is_some(), reports);
                     self.mask.thread_block()?;
                     match started {
                         Ok(program) => {
@@ -181,7 +189,6 @@ impl Agent {
                         }
                     }
                 }
-                ToAgent::Run { .. } => return Err(io::Error::other("a second job")),
                 ToAgent::Interrupt => {
                     if let Some(run) = self.run.as_ref().filter(|run| run.status.is_none()) {
                         let _ = killpg(run.pid, Signal::SIGINT);
