@@ -13,7 +13,7 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use nix::cmsg_space;
 use nix::errno::Errno;
-use nix::sched::CloneFlags;
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigHandler, SigSet};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recv,
@@ -148,6 +148,11 @@ impl Work<'_> {
         let group = |e: io::Error| format!("control group: {e}");
         self.leaf.create().map_err(group)?;
         self.leaf.enter().map_err(group)?;
+        // The container's network namespace, made here because only here can its one interface be
+        // switched on: servers and workers of one program talk over `lo`. The specification names
+        // no network namespace, so the container is born in this one, and nothing else ever is.
+        unshare(CloneFlags::CLONE_NEWNET)?;
+        sys::loopback_up().map_err(|e| format!("loopback interface: {e}"))?;
         fs::create_dir(self.bundle)?;
         self.rehearse()?;
         Ok(fs::OpenOptions::new().write(true).open("/dev/null")?.into())
@@ -204,17 +209,8 @@ impl Work<'_> {
             .pid()
             .ok_or("the container has no process")?
             .as_raw();
-        loopback(pid).map_err(|e| format!("loopback interface: {e}"))?;
         Ok((pid, effective))
     }
-}
-
-/// Switches on `lo` in the container's network namespace, its only interface: servers and workers
-/// of one program talk over it. This process ends next, so it may stay in there.
-fn loopback(pid: i32) -> io::Result<()> {
-    let namespace = fs::File::open(format!("/proc/{pid}/ns/net"))?;
-    nix::sched::setns(namespace, CloneFlags::CLONE_NEWNET)?;
-    sys::loopback_up()
 }
 
 /// Waits for the order; none when the nursery does not want this creator any more.

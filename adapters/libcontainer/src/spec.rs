@@ -142,10 +142,10 @@ pub(crate) fn build(
         .capabilities(none)
         .rlimits(rlimits)
         .build()?;
+    // The network namespace is the creator's own, which is new and serves this container only.
     let namespaces = [
         LinuxNamespaceType::Pid,
         LinuxNamespaceType::Mount,
-        LinuxNamespaceType::Network,
         LinuxNamespaceType::Ipc,
         LinuxNamespaceType::Uts,
         LinuxNamespaceType::Cgroup,
