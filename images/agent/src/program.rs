@@ -88,14 +88,9 @@ pub(crate) fn start(
     let stdin = child.stdin.take().map(OwnedFd::from);
     let streams = child.stdout.take().zip(child.stderr.take());
     let (stdout, stderr) = streams.ok_or("the program has no streams")?;
-    for fd in [
-        Some(stdout.as_fd()),
-        Some(stderr.as_fd()),
-        stdin.as_ref().map(AsFd::as_fd),
-    ] {
-        if let Some(fd) = fd {
-            unblock(fd).map_err(say)?;
-        }
+    let streams = [stdout.as_fd(), stderr.as_fd()].into_iter();
+    for fd in streams.chain(stdin.as_ref().map(AsFd::as_fd)) {
+        unblock(fd).map_err(say)?;
     }
     unblock(reports.as_fd()).map_err(say)?;
     Ok(Program {
