@@ -40,7 +40,10 @@ enum Availability {
 /// Runs this process as a helper when it was started as one.
 pub(crate) fn helper(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     #[cfg(feature = "runtime-libcontainer")]
-    if arguments.nth(1).is_some_and(|a| a == mcp_forge_libcontainer::HELPER_ARGUMENT) {
+    if arguments
+        .nth(1)
+        .is_some_and(|a| a == mcp_forge_libcontainer::HELPER_ARGUMENT)
+    {
         crate::telemetry::start_helper();
         let status = mcp_forge_libcontainer::helper_main(&PLACED);
         return Some(u8::try_from(status).map_or(ExitCode::FAILURE, ExitCode::from));

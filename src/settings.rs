@@ -14,9 +14,6 @@ use std::time::Duration;
 /// `MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS=true`.
 const PREFIX: &str = "MCP_FORGE";
 
-/// Environment variables with a meaning of their own; they are no settings.
-const RESERVED: [&str; 1] = ["MCP_FORGE_CONFIG"];
-
 /// Everything that can be configured.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -85,7 +82,8 @@ impl Settings {
             builder = builder.add_source(config::File::from(file));
         }
         let environment = std::env::vars()
-            .filter(|(name, _)| !RESERVED.contains(&name.as_str()))
+            // Others with the prefix, such as MCP_FORGE_CONFIG, are no settings.
+            .filter(|(name, _)| name.contains("__"))
             .collect();
         let environment = config::Environment::with_prefix(PREFIX)
             .prefix_separator("_")

@@ -501,16 +501,19 @@ pub(crate) fn instance_name() -> String {
     format!("{PREFIX}{pid}-{}", start_time(pid).unwrap_or(0))
 }
 
-/// Start time of a process in clock ticks since boot (field 22 of `/proc/PID/stat`).
+/// Start time of a live process in clock ticks since boot (field 22 of `/proc/PID/stat`). One that
+/// only waits to be reaped (field 3 is `Z` or `X`) is none: it clears nothing up any more.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    live_start_time(&stat)
+}
+
+fn live_start_time(stat: &str) -> Option<u64> {
     // The command name may hold spaces and parentheses; it ends at the last one.
-    stat.rsplit_once(')')?
-        .1
-        .split_whitespace()
-        .nth(19)?
-        .parse()
-        .ok()
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let started = fields.nth(18)?;
+    (!matches!(state, "Z" | "X")).then(|| started.parse().ok())?
 }
 
 /// Whether a directory name is a subtree whose owner is gone.
@@ -577,6 +580,15 @@ mod tests {
         assert_eq!(flat_keyed(text, "oom_kill"), Some(3));
         assert_eq!(flat_keyed(text, "oom"), None);
         assert_eq!(flat_keyed("max many\n", "max"), None);
+    }
+
+    #[test]
+    fn a_zombie_is_no_live_process() {
+        let stat =
+            |state| format!("7 (a) b) {state} 1 7 7 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0");
+        assert_eq!(live_start_time(&stat("S")), Some(4711));
+        assert_eq!(live_start_time(&stat("Z")), None);
+        assert_eq!(live_start_time("7 (a"), None);
     }
 
     #[test]

@@ -100,12 +100,20 @@ impl Link {
             operation: operation.clone(),
         })
         .map_err(|e| PortError::new(PortErrorKind::Internal, "a request").with_source(e))?;
-        if let Err(e) = self.send(&bytes, stream).await {
-            self.shared().pending.remove(&serial);
-            return Err(
-                PortError::new(PortErrorKind::Unreachable, "the nursery does not listen")
-                    .with_source(e),
-            );
+        // A helper that is gone has perhaps told why; the listener takes that, and then answers.
+        match self.send(&bytes, stream).await {
+            Err(e)
+                if !matches!(
+                    e.kind(),
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                ) =>
+            {
+                self.shared().pending.remove(&serial);
+                let error =
+                    PortError::new(PortErrorKind::Unreachable, "the nursery does not listen");
+                return Err(error.with_source(e));
+            }
+            _ => {}
         }
         match receiver.await {
             Ok(Ok(success)) => Ok(success),
@@ -125,7 +133,12 @@ impl Link {
                     Ok(message) => self.take(message),
                     Err(_) => break,
                 },
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // A reset tells that the helper did not read everything. What it said comes after.
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::Interrupted | io::ErrorKind::ConnectionReset
+                    ) => {}
                 _ => break,
             }
         }

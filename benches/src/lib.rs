@@ -1,1 +1,0 @@
-//! mcp-forge-benches

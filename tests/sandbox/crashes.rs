@@ -1,0 +1,241 @@
+//! Whatever part of mcp-forge dies, and whoever goes away: no program goes on, nothing is left, and
+//! a server that lives serves on.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::client::{Helpers, STOP, Server};
+use crate::home::Home;
+use crate::host::{Process, wait_until};
+
+/// A program that would go on for long; with a child that nobody else has.
+const LASTING: &str = "import os, time\n\
+                       if os.fork() == 0: os.setsid()\n\
+                       print('begun', flush=True)\n\
+                       time.sleep(1000)";
+
+/// What the machine may take beyond the promise when it is busy with other things.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// Starts as many lasting programs and waits until they run, each with its child.
+fn begin_lasting(server: &mut Server<'_>, count: usize) -> Vec<u64> {
+    let calls = (0..count)
+        .map(|_| server.begin_call(json!({"code": LASTING})))
+        .collect();
+    server.expect_programs(2 * count);
+    calls
+}
+
+fn kill_process(pid: i32) {
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+}
+
+/// The next start clears away what a crash has left.
+fn expect_clean_after_next_start(home: &Home) {
+    assert_eq!(home.run(&["-c", "6*7"]).stdout, "42\n");
+    home.expect_nothing_left();
+}
+
+fn no_program_runs(home: &Home) -> Result<(), String> {
+    let census = home.census();
+    let running: Vec<_> = census.ours().filter(|p| census.in_sandbox(p)).collect();
+    if running.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("still there: {running:#?}"))
+    }
+}
+
+#[test]
+fn nothing_outlives_a_killed_server() {
+    let Some(home) = Home::for_root("SIGKILL of the server") else {
+        return;
+    };
+    let mut server = Server::start(&home);
+    begin_lasting(&mut server, 4);
+    server.signal(Signal::SIGKILL);
+    wait_until(STOP + SLACK, || no_program_runs(&home));
+    // The warden has seen it and has cleared up.
+    home.expect_nothing_left();
+    expect_clean_after_next_start(&home);
+}
+
+#[test]
+fn nothing_outlives_a_server_killed_with_its_warden() {
+    let Some(home) = Home::for_root("SIGKILL of server and warden") else {
+        return;
+    };
+    let mut server = Server::start(&home);
+    begin_lasting(&mut server, 4);
+    let Helpers { warden, .. } = server.helpers();
+    // It cannot clear up: stopped first, so that it sees nothing.
+    kill(Pid::from_raw(warden), Signal::SIGSTOP).unwrap();
+    server.signal(Signal::SIGKILL);
+    kill_process(warden);
+    wait_until(STOP + SLACK, || no_program_runs(&home));
+    assert!(
+        home.leftovers().is_err(),
+        "control groups are there until the next start"
+    );
+    expect_clean_after_next_start(&home);
+}
+
+#[test]
+fn a_server_survives_the_death_of_its_nursery() {
+    survives("SIGKILL of the nursery", |helpers| helpers.nursery);
+}
+
+#[test]
+fn a_server_survives_the_death_of_its_warden() {
+    survives("SIGKILL of the warden", |helpers| helpers.warden);
+}
+
+fn survives(test: &str, victim: fn(Helpers) -> i32) {
+    let Some(home) = Home::for_root(test) else {
+        return;
+    };
+    let mut server = Server::start(&home);
+    let calls = begin_lasting(&mut server, 3);
+    kill_process(victim(server.helpers()));
+    for call in calls {
+        let told = server.told(call);
+        let lost = told["ended_by"] == "runtime_lost"
+            || (told["error"]["kind"] == "unavailable" && told["error"]["hint"].is_string());
+        assert!(lost, "{told:#}");
+    }
+    server.expect_new_nursery();
+    assert_eq!(server.call(json!({"code": "6*7"}))["result"], 42);
+    server.expect_rest();
+    server.close();
+}
+
+#[test]
+fn a_creator_that_dies_is_replaced() {
+    let Some(home) = Home::for_root("SIGKILL of the waiting creator") else {
+        return;
+    };
+    let mut server = Server::start(&home);
+    assert_eq!(server.call(json!({"code": "1"}))["result"], 1);
+    let Helpers { nursery, .. } = server.helpers();
+    let creator = wait_until(STOP, || {
+        let census = home.census();
+        let child = census.below(nursery).first().map(|process| process.pid);
+        child.ok_or_else(|| "no creator waits".to_owned())
+    });
+    kill_process(creator);
+    // Not before: an order that it has in hands when it dies cannot be carried out.
+    wait_until(STOP, || match Process::read(creator) {
+        None => Ok(()),
+        Some(there) => Err(format!("{there:?}")),
+    });
+    assert_eq!(server.call(json!({"code": "6*7"}))["result"], 42);
+    server.expect_rest();
+    server.close();
+}
+
+#[test]
+fn sigterm_ends_a_server_in_good_order() {
+    let Some(home) = Home::for_root("SIGTERM of the server") else {
+        return;
+    };
+    let mut server = Server::start(&home);
+    let calls = begin_lasting(&mut server, 2);
+    let asked = Instant::now();
+    server.signal(Signal::SIGTERM);
+    let (status, rest) = server.end();
+    expect_within(asked, STOP + SLACK);
+    assert!(status.success(), "{status}");
+    for message in rest
+        .iter()
+        .filter(|message| calls.iter().any(|id| message["id"] == *id))
+    {
+        assert_eq!(message["result"]["isError"], true, "{message}");
+    }
+    home.expect_nothing_left();
+    expect_ended_as(&home, "cancelled", 2);
+}
+
+#[test]
+fn a_client_that_hangs_up_ends_its_runs() {
+    let Some(home) = Home::for_root("the end of standard input") else {
+        return;
+    };
+    let mut server = Server::start(&home);
+    begin_lasting(&mut server, 2);
+    let asked = Instant::now();
+    server.hang_up();
+    let (status, _) = server.end();
+    expect_within(asked, STOP + SLACK);
+    assert!(status.success(), "{status}");
+    home.expect_nothing_left();
+    expect_ended_as(&home, "cancelled", 2);
+}
+
+#[test]
+fn a_cancelled_call_ends_and_is_not_answered() {
+    let Some(home) = Home::for_root("notifications/cancelled") else {
+        return;
+    };
+    let mut server = Server::with(&home, &[("EXECUTION__CONCURRENCY", "1")]);
+    let call = begin_lasting(&mut server, 1)[0];
+    server.notify(
+        "notifications/cancelled",
+        json!({"requestId": call, "reason": "enough"}),
+    );
+    wait_until(STOP + SLACK, || no_program_runs(&home));
+    // The slot is free, and the next answer is the next call's.
+    let next = server.begin_call(json!({"code": "6*7"}));
+    let (answered, message) = server.any_answer();
+    assert_eq!(answered, next, "{message}");
+    assert_eq!(message["result"]["structuredContent"]["result"], 42);
+    server.expect_rest();
+    server.hang_up();
+    let (status, rest) = server.end();
+    assert!(status.success(), "{status}");
+    assert!(
+        rest.iter().all(|message| message["id"] != call),
+        "{rest:#?}"
+    );
+    home.expect_nothing_left();
+    expect_ended_as(&home, "cancelled", 1);
+}
+
+#[test]
+fn a_call_that_is_cancelled_while_it_waits_never_starts() {
+    let Some(home) = Home::for_root("cancelling a call that waits") else {
+        return;
+    };
+    let mut server = Server::with(&home, &[("EXECUTION__CONCURRENCY", "1")]);
+    let first = begin_lasting(&mut server, 1)[0];
+    let waiting = server.begin_call(json!({"code": "print('never')"}));
+    for id in [waiting, first] {
+        server.notify("notifications/cancelled", json!({"requestId": id}));
+    }
+    assert_eq!(server.call(json!({"code": "6*7"}))["result"], 42);
+    server.close();
+    let made = home
+        .audit()
+        .iter()
+        .filter(|line| line["event"] == "container.create")
+        .count();
+    assert_eq!(made, 2, "the first and the last");
+}
+
+#[track_caller]
+fn expect_within(since: Instant, limit: Duration) {
+    let took = since.elapsed();
+    assert!(took <= limit, "it took {took:?}, not {limit:?}");
+}
+
+/// The audit log has so many results of this kind.
+#[track_caller]
+fn expect_ended_as(home: &Home, ended_by: &str, count: usize) {
+    let lines = home.audit();
+    let ended = |line: &&Value| {
+        line["event"] == "execution.result" && line["details"]["ended_by"] == ended_by
+    };
+    assert_eq!(lines.iter().filter(ended).count(), count, "{lines:#?}");
+}

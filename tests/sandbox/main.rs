@@ -1,0 +1,22 @@
+//! The whole program, as a person and as an MCP client use it: the real binary, real sandboxes,
+//! nothing stands in for anything.
+//!
+//! Each test has a home of its own and the machine to itself: what a test leaves behind is counted
+//! over all of it, and there must be nothing. Where something cannot be tested here the test says
+//! so by name; on a build server that is a failure.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod audit;
+mod bad_input;
+mod client;
+mod command_line;
+mod crashes;
+mod endings;
+mod home;
+mod host;
+mod isolation;
+mod leftovers;
+mod many;
+mod ordinary_user;
+mod python_client;
