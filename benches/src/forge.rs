@@ -1,0 +1,159 @@
+//! mcp-forge as a contestant: a server that lives on, one call for each program.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::engines::{ALL_FRESH, Nonces, forge_command};
+use crate::mcp::Client;
+use crate::procs::{self, Process};
+use crate::proof::{DIRECTORIES, Judge, PLAIN, Proof, program};
+
+/// The server, how to judge its runs, and what it consists of when it is idle.
+pub(crate) struct Forge {
+    pub(crate) client: Client,
+    judge: Judge,
+    nonces: Nonces,
+}
+
+impl Forge {
+    /// Starts a server with its defaults and the given settings, and waits until it has run
+    /// something.
+    pub(crate) fn start(program: &Path, state: &Path, settings: &[(&str, &str)]) -> Result<Self> {
+        let mut command = forge_command(program, state);
+        command.arg("serve").envs(settings.iter().copied());
+        let (client, _) = Client::start(command, &state.join("stderr"))?;
+        let judge = Judge::new(&ALL_FRESH)?;
+        let mut forge = Self {
+            client,
+            judge,
+            nonces: Nonces::default(),
+        };
+        forge.run()?;
+        Ok(forge)
+    }
+
+    /// The program with its proof, once.
+    pub(crate) fn run(&mut self) -> Result<Duration> {
+        let nonce = self.nonces.next();
+        let code = program(&nonce, DIRECTORIES);
+        let answer = self
+            .client
+            .call("execute_python", &json!({ "code": code }))?;
+        self.judge
+            .check(&Proof::parse(completed(&answer.value)?)?, &nonce, true)?;
+        Ok(answer.took)
+    }
+
+    /// `print(42)` and nothing else, once.
+    pub(crate) fn run_plain(&mut self) -> Result<Duration> {
+        let answer = self
+            .client
+            .call("execute_python", &json!({ "code": PLAIN }))?;
+        let stdout = completed(&answer.value)?;
+        ensure!(stdout == "42\n", "not the output: {stdout:?}");
+        Ok(answer.took)
+    }
+
+    /// Keeps `in_flight` calls under way for `time`. Gives how long each of them took, until its
+    /// answer.
+    pub(crate) fn sustain(&mut self, in_flight: usize, time: Duration) -> Result<Vec<Duration>> {
+        let begun = Instant::now();
+        let mut open: Vec<(u64, Instant, String)> = Vec::new();
+        let mut took = Vec::new();
+        loop {
+            while open.len() < in_flight && begun.elapsed() < time {
+                let nonce = self.nonces.next();
+                let code = program(&nonce, DIRECTORIES);
+                let (id, sent) = self
+                    .client
+                    .call_later("execute_python", &json!({ "code": code }))?;
+                open.push((id, sent, nonce));
+            }
+            if open.is_empty() {
+                return Ok(took);
+            }
+            let (id, answer) = self.client.any_answer()?;
+            let Some(place) = open.iter().position(|(open, ..)| *open == id) else {
+                bail!("an answer nobody asked for");
+            };
+            let (_, sent, nonce) = open.swap_remove(place);
+            took.push(answer.at - sent);
+            self.judge
+                .check(&Proof::parse(completed(&answer.value)?)?, &nonce, false)?;
+        }
+    }
+
+    pub(crate) fn judged(&self) -> usize {
+        self.judge.judged
+    }
+
+    /// What the server consists of now.
+    pub(crate) fn parts(&self) -> Result<Parts> {
+        Parts::of(self.client.pid())
+    }
+}
+
+/// Standard output of a run that completed under limits that the kernel enforces.
+pub(crate) fn completed(result: &Value) -> Result<&str> {
+    let told = &result["structuredContent"];
+    ensure!(
+        told["ended_by"] == "completed" && told["limits"]["enforced"] == true,
+        "not a completed run under enforced limits: {result}"
+    );
+    match told["stdout"].as_str() {
+        Some(stdout) => Ok(stdout),
+        None => bail!("no output: {result}"),
+    }
+}
+
+/// Processes and control groups below a server.
+#[derive(Debug, Clone)]
+pub(crate) struct Parts {
+    pub(crate) processes: Vec<Process>,
+    roots: BTreeSet<PathBuf>,
+    pub(crate) groups: BTreeSet<PathBuf>,
+}
+
+impl Parts {
+    pub(crate) fn of(server: u32) -> Result<Self> {
+        let processes = procs::descendants(server)?;
+        let roots = procs::instance_groups(&processes);
+        let groups = procs::groups_below(&roots);
+        Ok(Self {
+            processes,
+            roots,
+            groups,
+        })
+    }
+
+    /// Waits until there are no more processes and control groups than there were, for at most
+    /// `patience`. Gives how many there are too many.
+    pub(crate) fn surplus(&self, server: u32, patience: Duration) -> Result<(usize, usize)> {
+        let until = Instant::now() + patience;
+        loop {
+            let now = Self::of(server)?;
+            let surplus = (
+                now.processes.len().saturating_sub(self.processes.len()),
+                now.groups.len().saturating_sub(self.groups.len()),
+            );
+            if surplus == (0, 0) || Instant::now() > until {
+                return Ok(surplus);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// How many of the processes and control groups are still there, after the server has ended.
+    pub(crate) fn left(&self) -> (usize, usize) {
+        let processes = self
+            .processes
+            .iter()
+            .filter(|process| process.exists())
+            .count();
+        (processes, procs::groups_below(&self.roots).len())
+    }
+}
