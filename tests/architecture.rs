@@ -1,6 +1,8 @@
 //! The repository checks itself: which crate may depend on which, which external crate is used
 //! where, and a few rules that no compiler knows.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;

@@ -69,14 +69,14 @@ impl Verdict {
             return "not measured";
         };
         let met = self.bound.holds(found.p50);
-        let sure = found.ci95.is_some_and(|(low, high)| {
-            self.bound.holds(low) == met && self.bound.holds(high) == met
-        });
-        match (met, sure) {
-            (true, true) => "met",
-            (true, false) => "met by the median; the interval reaches beyond",
-            (false, true) => "**not met**",
-            (false, false) => "**not met** by the median; the interval reaches it",
+        let alike = |(low, high)| [low, high].map(|end| self.bound.holds(end)) == [met, met];
+        match (met, found.ci95.map(alike)) {
+            (true, Some(true)) => "met",
+            (true, Some(false)) => "met by the median; the interval reaches beyond",
+            (true, None) => "met by the median of too few rounds",
+            (false, Some(true)) => "**not met**",
+            (false, Some(false)) => "**not met** by the median; the interval reaches it",
+            (false, None) => "**not met** by the median of too few rounds",
         }
     }
 }
@@ -226,6 +226,7 @@ mod tests {
         assert!(verdict(Bound::AtLeast(10.0), &around).starts_with("met by the median"));
         assert_eq!(verdict(Bound::AtMost(5.0), &around), "**not met**");
         assert!(verdict(Bound::AtMost(10.0), &around).starts_with("**not met** by"));
+        assert!(verdict(Bound::AtMost(10.0), &[1.0]).contains("too few rounds"));
         assert_eq!(verdict(Bound::AtMost(10.0), &[]), "not measured");
     }
 

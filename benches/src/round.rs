@@ -1,7 +1,7 @@
 //! Interleaved rounds: everybody once a round, in random order, so that a busy moment of the
 //! machine hits all alike.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -90,7 +90,7 @@ pub(crate) fn rounds(
                     }
                 }
                 Err(e) => {
-                    progress(&format!("{title}: {} failed: {e:#}\n", entrant.name));
+                    complain(&format!("{title}: {} failed: {e:#}", entrant.name));
                     entrant.measure = Err(format!("failed in round {}: {e:#}", round + 1));
                     failed[who] = true;
                 }
@@ -134,11 +134,19 @@ pub(crate) fn ratio(rows: &[Row], metric: &str, over: &str, under: &str) -> Opti
     Summary::of(&quotients)
 }
 
-/// Tells on standard error what goes on.
-pub(crate) fn progress(line: &str) {
+/// Tells at a terminal what goes on, in one line that the next one replaces.
+fn progress(line: &str) {
     let mut stderr = std::io::stderr();
-    let _ = write!(stderr, "\r\x1b[K{line}");
-    let _ = stderr.flush();
+    if stderr.is_terminal() {
+        let _ = write!(stderr, "\r\x1b[K{line}");
+        let _ = stderr.flush();
+    }
+}
+
+/// Tells on standard error what went wrong; it is in the report too.
+fn complain(line: &str) {
+    progress("");
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 #[cfg(test)]
