@@ -13,11 +13,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::protocol::{Counted, Effective, Limits};
+use crate::sys;
 
 const V1_ROOT: &str = "/sys/fs/cgroup";
 const PERIOD_US: u64 = 100_000;
 /// Prefix of every control group that an instance makes, followed by `PID-STARTTIME`.
 const PREFIX: &str = "mcp-forge-";
+/// The group (v2) into which the server and its warden move, out of the way of those below.
+const SERVER: &str = "mcp-forge-server";
 /// The controllers used on v1. `cpu` and `cpuacct` may be one hierarchy.
 const V1_CONTROLLERS: [&str; 4] = ["memory", "pids", "cpu", "cpuacct"];
 const V2_CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
@@ -110,55 +113,171 @@ fn delegate_v1(name: &str, owner: u32) -> Result<Tree, String> {
     })
 }
 
+/// Finds the group to make the subtree in.
+///
+/// It is the own one where that is delegated. Root, which may stand in a session or a service
+/// that is not (whose supervisor would take a killed sandbox for a failure of the service, see
+/// `OOMPolicy=` in systemd.service(5)), goes up to the nearest group that holds only groups;
+/// limits of those above it go on to bind.
 fn delegate_v2(name: &str, owner: u32, server: u32) -> Result<Tree, String> {
-    const REMEDY: &str = "start mcp-forge in a delegated control group of its own: \
-                          `systemd-run --user --scope -p Delegate=yes mcp-forge serve`";
-    let mine = fs::read_to_string("/proc/self/cgroup").map_err(|e| e.to_string())?;
-    let own = unified_path(&mine).ok_or("no unified cgroup")?;
-    let own = Path::new(V1_ROOT).join(own.trim_start_matches('/'));
-    let controllers = fs::read_to_string(own.join("cgroup.controllers")).unwrap_or_default();
-    if let Some(missing) = V2_CONTROLLERS
-        .iter()
-        .find(|c| !controllers.split_whitespace().any(|have| have == **c))
-    {
-        return Err(format!(
-            "the control group has no {missing} controller; {REMEDY}"
-        ));
-    }
-    // A group that hands controllers to children holds no process itself, so the server and
-    // its helpers move to a leaf. That is only ours to do when nobody else is in the group.
-    let root_group = own == Path::new(V1_ROOT);
-    if !root_group {
-        let members = fs::read_to_string(own.join("cgroup.procs")).map_err(|e| e.to_string())?;
-        let ours = [std::process::id(), server];
-        let strangers = members
-            .split_whitespace()
-            .filter_map(|p| p.parse().ok())
-            .any(|p| !ours.contains(&p));
-        let enabled = fs::read_to_string(own.join("cgroup.subtree_control")).unwrap_or_default();
-        let has_all = V2_CONTROLLERS
-            .iter()
-            .all(|c| enabled.split_whitespace().any(|e| e == *c));
-        if !has_all && strangers {
-            return Err(format!("other processes share the control group; {REMEDY}"));
+    let root = nix::unistd::geteuid().is_root();
+    let mut refused = None;
+    for base in bases_v2() {
+        match hand_down(&base, server) {
+            Ok(()) => {
+                let dir = base.join(name);
+                fs::create_dir_all(&dir)
+                    .map_err(|e| format!("cannot make {}: {e}; {REMEDY}", dir.display()))?;
+                if root {
+                    give(&dir, owner)
+                        .map_err(|e| format!("cannot give away {}: {e}", dir.display()))?;
+                }
+                return Ok(Tree::V2(dir));
+            }
+            Err(reason) => {
+                refused.get_or_insert(reason);
+            }
         }
-        if !has_all {
-            let leaf = own.join("mcp-forge-server");
-            fs::create_dir_all(&leaf).map_err(|e| format!("not delegated ({e}); {REMEDY}"))?;
-            for pid in ours {
-                fs::write(leaf.join("cgroup.procs"), pid.to_string())
-                    .map_err(|e| format!("not delegated ({e}); {REMEDY}"))?;
+        if !root {
+            break;
+        }
+    }
+    let reason = refused.unwrap_or_else(|| "this process is in no unified control group".into());
+    Err(format!("{reason}; {REMEDY}"))
+}
+
+const REMEDY: &str = "start mcp-forge in a delegated control group of its own: \
+                      `systemd-run --user --scope -p Delegate=yes mcp-forge serve`";
+
+/// The group that the subtree belongs in and those above it, nearest first.
+fn bases_v2() -> Vec<PathBuf> {
+    let mine = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let Some(own) = unified_path(&mine) else {
+        return Vec::new();
+    };
+    // A server that moved out of the way, or a child of what it moved, belongs one above.
+    let own = Path::new(own);
+    let own = match own.parent() {
+        Some(above) if own.ends_with(SERVER) => above,
+        _ => own,
+    };
+    let top = Path::new(V1_ROOT);
+    own.ancestors()
+        .map(|group| match group.strip_prefix("/") {
+            Ok(below) if !below.as_os_str().is_empty() => top.join(below),
+            _ => top.to_owned(),
+        })
+        .collect()
+}
+
+/// Makes a group hand its controllers to those below it.
+///
+/// Only a group without processes can (but for the root of the hierarchy), so what is in it moves
+/// to a leaf: the server and its warden, and others too where the group is delegated. They stay in
+/// the group as far as its limits and systemd are concerned.
+fn hand_down(base: &Path, server: u32) -> Result<(), String> {
+    if lacks(base, "cgroup.subtree_control").is_none() {
+        return Ok(());
+    }
+    let root = nix::unistd::geteuid().is_root();
+    let not_delegated = |e: io::Error| format!("the control group is not delegated ({e})");
+    let ours = [std::process::id(), server];
+    let clear = |members: &[u32]| {
+        let strangers = members.iter().any(|pid| !ours.contains(pid));
+        if members.is_empty() || !inner(base) || may_rearrange(base) || !(root || strangers) {
+            Ok(())
+        } else if strangers {
+            Err("other processes share the control group".to_owned())
+        } else {
+            Err("the control group is not delegated".to_owned())
+        }
+    };
+    clear(&members(base).map_err(not_delegated)?)?;
+    if let Some(missing) = lacks(base, "cgroup.controllers") {
+        // Root can have it handed down from above, where nothing but groups is.
+        let above = base.parent().filter(|_| root && inner(base));
+        let absent = || format!("the control group has no {missing} controller");
+        let above = above.ok_or_else(absent)?;
+        let vacant = |group: &Path| !inner(group) || members(group).is_ok_and(|m| m.is_empty());
+        let chain: Vec<&Path> = above
+            .ancestors()
+            .take_while(|g| g.starts_with(V1_ROOT))
+            .collect();
+        if !chain.iter().all(|group| vacant(group)) {
+            return Err(absent());
+        }
+        for group in chain.iter().rev() {
+            enable_v2(group).map_err(|e| format!("{} ({e})", absent()))?;
+        }
+    }
+    let leaf = base.join(SERVER);
+    // What it holds may fork, or another server may start, between the look and the move.
+    for _ in 0..50 {
+        match enable_v2(base) {
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {}
+            done => return done.map_err(not_delegated),
+        }
+        let members = members(base).map_err(not_delegated)?;
+        clear(&members)?;
+        fs::create_dir_all(&leaf).map_err(not_delegated)?;
+        for pid in members {
+            match fs::write(leaf.join("cgroup.procs"), pid.to_string()) {
+                // Ended meanwhile.
+                Err(e) if e.raw_os_error() == Some(nix::libc::ESRCH) => {}
+                other => other.map_err(not_delegated)?,
             }
         }
     }
-    enable_v2(&own).map_err(|e| format!("not delegated ({e}); {REMEDY}"))?;
-    let dir = own.join(name);
-    fs::create_dir_all(&dir)
-        .map_err(|e| format!("cannot make {}: {e}; {REMEDY}", dir.display()))?;
-    if nix::unistd::geteuid().is_root() {
-        give(&dir, owner).map_err(|e| format!("cannot give away {}: {e}", dir.display()))?;
-    }
-    Ok(Tree::V2(dir))
+    Err("the control group does not come to rest".to_owned())
+}
+
+/// The first of the controllers that a list in a group's directory does not name.
+fn lacks(group: &Path, list: &str) -> Option<&'static str> {
+    let list = fs::read_to_string(group.join(list)).unwrap_or_default();
+    V2_CONTROLLERS
+        .into_iter()
+        .find(|c| !list.split_whitespace().any(|have| have == *c))
+}
+
+/// Whether a group is not the root of the whole hierarchy; that of a namespace is none.
+fn inner(group: &Path) -> bool {
+    group.join("cgroup.type").exists()
+}
+
+fn members(group: &Path) -> io::Result<Vec<u32>> {
+    let text = fs::read_to_string(group.join("cgroup.procs"))?;
+    Ok(text
+        .split_whitespace()
+        .filter_map(|p| p.parse().ok())
+        .collect())
+}
+
+/// Whether a group's inside is for its user to arrange: it is given to an ordinary user, or
+/// systemd marked it as delegated, or it is all that its namespace has, and nobody has begun to
+/// arrange it.
+fn may_rearrange(group: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let user = nix::unistd::geteuid();
+    let given = !user.is_root()
+        && fs::metadata(group.join("cgroup.procs")).is_ok_and(|file| file.uid() == user.as_raw());
+    let marked = [c"user.delegate", c"trusted.delegate"]
+        .iter()
+        .any(|mark| sys::is_marked(group, mark));
+    let whole = group == Path::new(V1_ROOT) && inner(group);
+    let untouched = || {
+        fs::read_dir(group).is_ok_and(|entries| {
+            entries
+                .flatten()
+                .filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()))
+                .all(|entry| {
+                    entry
+                        .file_name()
+                        .to_str()
+                        .is_some_and(|n| n.starts_with(PREFIX))
+                })
+        })
+    };
+    (given || marked || whole) && untouched()
 }
 
 fn enable_v2(dir: &Path) -> io::Result<()> {
@@ -535,9 +654,7 @@ pub(crate) fn reap() -> usize {
     let mine = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut parents = Vec::new();
     if is_unified() {
-        if let Some(own) = unified_path(&mine) {
-            parents.push(Path::new(V1_ROOT).join(own.trim_start_matches('/')));
-        }
+        parents = bases_v2();
     } else {
         for controller in V1_CONTROLLERS {
             let mount = Path::new(V1_ROOT).join(controller);

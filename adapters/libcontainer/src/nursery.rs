@@ -24,7 +24,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::cgroup::{Leaf, Tree};
+use crate::cgroup::{self, Leaf, Tree};
 use crate::creator::{self, Creator, Workshop};
 use crate::executor::Confined;
 use crate::protocol::{
@@ -138,9 +138,9 @@ impl<'a> Nursery<'a> {
             Some("mode=0755,size=256m"),
         )
         .map_err(what("tmpfs"))?;
-        // The host's control groups go aside, an own view of the unified ones takes the place:
-        // libcontainer then takes the one path that works in a user namespace. It is read-only:
-        // creators enter their groups themselves, and libcontainer does without when refused.
+        // The host's control groups go aside, a read-only view of the unified ones takes the
+        // place: libcontainer then takes the one path that works in a user namespace. Creators
+        // enter their groups themselves, and libcontainer does without when refused.
         let work = Path::new(WORK);
         let groups = work.join("cgroup");
         fs::create_dir(&groups)?;
@@ -153,14 +153,20 @@ impl<'a> Nursery<'a> {
             none,
         )
         .map_err(what("control groups"))?;
-        mount(
-            Some("cgroup2"),
-            host,
-            Some("cgroup2"),
-            MsFlags::MS_RDONLY,
-            none,
-        )
-        .map_err(what("cgroup2"))?;
+        if cgroup::is_unified() {
+            // Unified it is already; the same file system cannot be mounted over itself.
+            sys::mount_read_only(host)
+                .map_err(|e| io::Error::other(format!("read-only control groups: {e}")))?;
+        } else {
+            mount(
+                Some("cgroup2"),
+                host,
+                Some("cgroup2"),
+                MsFlags::MS_RDONLY,
+                none,
+            )
+            .map_err(what("cgroup2"))?;
+        }
         mount(
             Some("proc"),
             "/proc",

@@ -1,7 +1,7 @@
 //! The system calls that no safe wrapper offers. The only module of this crate with `unsafe`.
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -222,4 +222,23 @@ pub(crate) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
 pub(crate) fn adopt(fd: std::os::fd::RawFd) -> OwnedFd {
     // SAFETY: the descriptor is open in this process and the callers hand it out once.
     unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Whether a file has an extended attribute, and it is `1`.
+pub(crate) fn is_marked(path: &Path, attribute: &CStr) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
+        return false;
+    };
+    let mut value = [0u8; 1];
+    // SAFETY: both names are NUL-terminated and the kernel writes at most `value.len()` bytes to
+    // `value`; all three outlive the call.
+    let length = unsafe {
+        libc::getxattr(
+            path.as_ptr(),
+            attribute.as_ptr(),
+            value.as_mut_ptr().cast(),
+            value.len(),
+        )
+    };
+    length == 1 && value == *b"1"
 }
