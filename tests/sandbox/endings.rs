@@ -388,8 +388,8 @@ fn a_flood_of_output_is_stopped_with_head_and_tail_kept() {
     server.expect_rest();
     let before = memory(server.pid(), "VmHWM");
     // A gigabyte, if nobody stopped it.
-    let code = "for line in range(1 << 20): print(f'{line:07}' + 'x' * 1016)";
-    let told = server.call(json!({"code": code, "timeout": 80, "cpu_quota": 100_000}));
+    let code = "for line in range(1 << 14): print(f'{line:07}' + 'x' * 65_528)";
+    let told = server.call(json!({"code": code, "timeout": 140, "cpu_quota": 100_000}));
     assert_eq!(told["ended_by"], "output_limit", "{:#}", told["limits"]);
     assert_eq!(told["stdout_truncated"], true);
     let kept = told["stdout"].as_str().unwrap();
@@ -398,7 +398,7 @@ fn a_flood_of_output_is_stopped_with_head_and_tail_kept() {
     let number = |line: &str| line.get(..7).and_then(|number| number.parse::<u64>().ok());
     assert_eq!(lines.first().copied().and_then(number), Some(0));
     let last = lines.iter().rev().find_map(|line| number(line)).unwrap();
-    assert!(last > 30_000, "the last line kept is {last}");
+    assert!(last > 900, "the last line kept is {last}");
     let cut = lines
         .iter()
         .position(|line| line.contains("omitted"))

@@ -60,7 +60,7 @@ impl Home {
         }
         skip(
             test,
-            "limits are enforced for root only; `ordinary_user` has what others get",
+            "it takes root; the module `ordinary_user` has what others get",
         );
         None
     }

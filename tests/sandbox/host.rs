@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// Longest wait for an answer that takes a whole program.
-pub(crate) const LATER: Duration = Duration::from_secs(90);
+pub(crate) const LATER: Duration = Duration::from_secs(150);
 
 /// How often a condition is looked at.
 pub(crate) const GLANCE: Duration = Duration::from_millis(5);

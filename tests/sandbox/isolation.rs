@@ -141,7 +141,7 @@ fn nothing_is_inherited() {
     };
     let facts = inside(&home, "facts.py", FACTS);
     let control = outside(&home, "facts.py", FACTS, &[]);
-    // README and ADR tell these; a new one is a decision.
+    // The list of `images/agent`, and no word more.
     let environment = json!({
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": "/workspace",

@@ -13,9 +13,9 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::client::{STOP, Server};
+use crate::client::Server;
 use crate::home::{Alone, BINARY, Finished, Home, alone, finish};
-use crate::host::{is_root, skip, wait_until};
+use crate::host::{is_root, skip};
 use crate::isolation::{FACTS, REFUSED, expect_nobody, wrong_answers};
 
 const NAME: &str = "mcp-forge-test";
@@ -288,7 +288,7 @@ fn nothing_outlives_the_server_of_an_ordinary_user() {
     server.begin_call(json!({"code": "import time; time.sleep(1000)"}));
     server.expect_programs(1);
     server.signal(Signal::SIGKILL);
-    wait_until(2 * STOP, || place.home.leftovers());
+    place.home.expect_nothing_left();
 }
 
 #[test]

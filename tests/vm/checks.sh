@@ -89,7 +89,7 @@ root_scope() { timeout 120 systemd-run --quiet --scope -p Delegate=yes "$@"; }
 root_service() { timeout 120 systemd-run --quiet --pipe --wait -p Environment=HOME=/root "$@"; }
 # As in a container that has the control groups for itself.
 root_namespace() {
-    root_service unshare --cgroup --mount bash -c \
+    timeout 120 systemd-run --quiet --pipe --wait -p Delegate=yes -p Environment=HOME=/root unshare --cgroup --mount bash -c \
         'umount /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && "$@"' bash "$@"
 }
 user_scope() { user ann timeout 120 systemd-run --quiet --user --scope -p Delegate=yes "$@"; }
@@ -167,6 +167,20 @@ time.process_time() - cpu'
     check "nothing is left afterwards" nothing_left
 }
 
+# The same in short, for ways that differ only in how they come to their control group.
+main_limits() {
+    local way="$1" out="$scratch/$1"
+    run_json "$way" "$out.run" -c '6*7'
+    check "6*7 is 42 under limits as asked for" both "$out.run" 'r["result"] == 42'
+    run_json "$way" "$out.oom" --memory 64m -c 'x = bytearray(512 << 20)'
+    check "512 MB under 64 MB is killed, not the server" both "$out.oom" 'r["ended_by"] == "oom"'
+    run_json "$way" "$out.fork" -c 'import os, time
+while True:
+    if os.fork() == 0: time.sleep(60)'
+    check "the process too many is refused" both "$out.fork" 'r["ended_by"] == "pids"'
+    check "nothing is left afterwards" nothing_left
+}
+
 # A server that dies by SIGKILL in the middle of a run.
 killed_server() {
     local way="$1" pid
@@ -213,7 +227,7 @@ two_at_once() {
     local way="$1" out="$scratch/two-$1"
     "$way" bash -c '
         for n in 1 2; do
-            mcp-forge run --json -c "import time; time.sleep(4); $n" >'"$out"'.$n 2>'"$out"'.$n.err &
+            mcp-forge run --json -c "import time; time.sleep(3); $n" >'"$out"'.$n 2>'"$out"'.$n.err &
         done
         wait' </dev/null
     echo - >"$out.1.status"
@@ -233,15 +247,22 @@ one_after_another() {
 
 all_enforced='all(x["result"] == 42 and x["limits"]["enforced"] and x["limits"]["effective"] == x["limits"]["requested"] for x in r)'
 
+until_there() { # until_there FILE FILE: a minute at the most
+    local waited
+    for waited in {1..300}; do
+        [[ -e "$1" && -e "$2" ]] && return
+        sleep 0.2
+    done
+}
 # `serve` twice, each as WAY starts it, both at work at the same time.
 serve_twice() {
     local way="$1" out="$scratch/serve-$1" n
     rm -f "$out".*
     for n in 1 2; do
-        timeout 120 python3 $here/client.py --hold "$out.go" -- bash -c "$(declare -f user "$way"); $way mcp-forge serve" \
+        timeout 120 python3 $here/client.py --hold "$out.go" --ready "$out.go.$n" -- bash -c "$(declare -f user "$way"); $way mcp-forge serve" \
             >"$out.$n" 2>"$out.$n.err" </dev/null &
     done
-    sleep 12
+    until_there "$out".go.1 "$out".go.2
     touch "$out.go"
     wait
     for n in 1 2; do
@@ -254,11 +275,11 @@ serve_twice() {
 serve_twice_together() {
     local way="$1" out="$scratch/together-$1" n
     rm -f "$out".*
-    "$way" bash -c '
+    "$way" bash -c "$(declare -f until_there)"'
         for n in 1 2; do
-            python3 '$here'/client.py --hold '"$out"'.go -- mcp-forge serve >'"$out"'.$n 2>'"$out"'.$n.err &
+            python3 '$here'/client.py --hold '"$out"'.go --ready '"$out"'.go.$n -- mcp-forge serve >'"$out"'.$n 2>'"$out"'.$n.err &
         done
-        sleep 12
+        until_there '"$out"'.go.1 '"$out"'.go.2
         touch '"$out"'.go
         wait' </dev/null
     for n in 1 2; do
@@ -364,11 +385,11 @@ check "the user has a manager" user ann systemctl --user is-active basic.target
 foreign >"$scratch/foreign.before"
 
 in_group root-shell full root_shell
-in_group root-scope full root_scope
-in_group root-service every_limit root_service
-in_group root-namespace every_limit root_namespace
+in_group root-scope main_limits root_scope
+in_group root-service main_limits root_service
+in_group root-namespace main_limits root_namespace
 in_group user-scope full user_scope
-in_group user-service every_limit user_service
+in_group user-service main_limits user_service
 in_group user-plain weak user_plain
 in_group user-undelegated-scope weak user_undelegated_scope
 in_group user-login weak user_login

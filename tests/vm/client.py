@@ -1,12 +1,12 @@
 """A small MCP client on standard input and output, for the checks in the machine.
 
-client.py [--kill-helpers] [--kill-server] [--hold FILE] -- COMMAND...
+client.py [--kill-helpers] [--kill-server] [--hold FILE --ready FILE] -- COMMAND...
 
 Starts COMMAND (an `mcp-forge serve`), runs a program in it and prints the structured result as
 one line of JSON. With --kill-helpers it kills the server's helper processes after that and runs
-the program again; both results must be there. With --hold it waits after the first run until
-FILE exists, so that several servers live at once. With --kill-server it kills the server with
-SIGKILL in the middle of a run.
+the program again; both results must be there. With --hold it makes the file --ready after the
+first run and waits for the other file, so that several servers live at once. With --kill-server
+it kills the server with SIGKILL in the middle of a run.
 """
 
 import argparse
@@ -84,12 +84,14 @@ def main():
     parser.add_argument("--kill-helpers", action="store_true")
     parser.add_argument("--kill-server", action="store_true")
     parser.add_argument("--hold")
+    parser.add_argument("--ready")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     command = arguments.command[1:] if arguments.command[0] == "--" else arguments.command
     server = Server(command)
     results = [server.run("6 * 7")]
     if arguments.hold:
+        open(arguments.ready, "w").close()
         while not os.path.exists(arguments.hold):
             time.sleep(0.1)
         results.append(server.run("6 * 7"))
