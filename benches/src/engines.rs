@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -24,15 +25,11 @@ const CPU_PERIOD: u64 = 100_000;
 const PODMAN_FRESH: [&str; 5] = ["pid", "mnt", "net", "ipc", "uts"];
 pub(crate) const ALL_FRESH: [&str; 7] = ["pid", "mnt", "net", "ipc", "uts", "cgroup", "user"];
 
-/// Makes names that no two runs share.
-#[derive(Debug, Default)]
-pub(crate) struct Nonces(u64);
-
-impl Nonces {
-    pub(crate) fn next(&mut self) -> String {
-        self.0 += 1;
-        format!("run-{}-{}", std::process::id(), self.0)
-    }
+/// A name that no other run has.
+pub(crate) fn nonce() -> String {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let number = LAST.fetch_add(1, Ordering::Relaxed);
+    format!("run-{}-{number}", std::process::id())
 }
 
 enum Engine {
@@ -58,7 +55,6 @@ enum Engine {
 pub(crate) struct OneShot {
     engine: Engine,
     judge: Judge,
-    nonces: Nonces,
     plain: bool,
 }
 
@@ -81,7 +77,6 @@ impl OneShot {
         Ok(Self {
             engine,
             judge,
-            nonces: Nonces::default(),
             plain: false,
         })
     }
@@ -136,7 +131,7 @@ impl OneShot {
 
     /// Runs the program once and checks its proof. `alone`: nobody else of its kind runs.
     pub(crate) fn run(&mut self, alone: bool) -> Result<Duration> {
-        let nonce = self.nonces.next();
+        let nonce = nonce();
         let text = match &self.engine {
             _ if self.plain => PLAIN.to_owned(),
             Engine::Bare {
@@ -156,7 +151,7 @@ impl OneShot {
             output.status.success(),
             "{}; {}",
             output.status,
-            String::from_utf8_lossy(&output.stderr).trim()
+            last_line(&output.stderr)
         );
         if self.plain {
             ensure!(stdout == "42\n", "not the output: {stdout:?}");
@@ -214,6 +209,15 @@ impl OneShot {
             }
         })
     }
+}
+
+fn last_line(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    text.trim()
+        .lines()
+        .next_back()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 fn utf8(path: &Path) -> Result<&str> {

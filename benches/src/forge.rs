@@ -7,16 +7,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::engines::{ALL_FRESH, Nonces, forge_command};
+use crate::engines::{ALL_FRESH, forge_command, nonce};
 use crate::mcp::Client;
 use crate::procs::{self, Process};
 use crate::proof::{DIRECTORIES, Judge, PLAIN, Proof, program};
 
-/// The server, how to judge its runs, and what it consists of when it is idle.
+/// After this time a server whose last run was answered is idle.
+const SETTLING: Duration = Duration::from_millis(300);
+/// Longest wait until the last run is cleared away.
+const CLEARING: Duration = Duration::from_secs(10);
+
+/// The server, and how to judge its runs.
 pub(crate) struct Forge {
     pub(crate) client: Client,
     judge: Judge,
-    nonces: Nonces,
 }
 
 impl Forge {
@@ -27,18 +31,14 @@ impl Forge {
         command.arg("serve").envs(settings.iter().copied());
         let (client, _) = Client::start(command, &state.join("stderr"))?;
         let judge = Judge::new(&ALL_FRESH)?;
-        let mut forge = Self {
-            client,
-            judge,
-            nonces: Nonces::default(),
-        };
+        let mut forge = Self { client, judge };
         forge.run()?;
         Ok(forge)
     }
 
     /// The program with its proof, once.
     pub(crate) fn run(&mut self) -> Result<Duration> {
-        let nonce = self.nonces.next();
+        let nonce = nonce();
         let code = program(&nonce, DIRECTORIES);
         let answer = self
             .client
@@ -66,7 +66,7 @@ impl Forge {
         let mut took = Vec::new();
         loop {
             while open.len() < in_flight && begun.elapsed() < time {
-                let nonce = self.nonces.next();
+                let nonce = nonce();
                 let code = program(&nonce, DIRECTORIES);
                 let (id, sent) = self
                     .client
@@ -91,9 +91,30 @@ impl Forge {
         self.judge.judged
     }
 
-    /// What the server consists of now.
-    pub(crate) fn parts(&self) -> Result<Parts> {
+    /// What the server consists of when it is idle.
+    pub(crate) fn idle(&self) -> Result<Parts> {
+        std::thread::sleep(SETTLING);
         Parts::of(self.client.pid())
+    }
+
+    /// Ends the server and tells what it left behind, first of its runs, then of itself.
+    pub(crate) fn finish(self, idle: &Parts) -> Result<Vec<String>> {
+        let server = self.client.pid();
+        let (processes, groups) = idle.surplus(server, CLEARING)?;
+        let mut notes = vec![format!(
+            "After the last run the server had {processes} processes and {groups} control groups \
+             more than when it was idle at first."
+        )];
+        let last = Parts::of(server)?;
+        if let Err(e) = self.client.close() {
+            notes.push(format!("**{e:#}.**"));
+        }
+        let (processes, groups) = last.left();
+        notes.push(format!(
+            "Of all it had, {processes} processes and {groups} control groups were there after \
+             its end."
+        ));
+        Ok(notes)
     }
 }
 
@@ -115,11 +136,11 @@ pub(crate) fn completed(result: &Value) -> Result<&str> {
 pub(crate) struct Parts {
     pub(crate) processes: Vec<Process>,
     roots: BTreeSet<PathBuf>,
-    pub(crate) groups: BTreeSet<PathBuf>,
+    groups: BTreeSet<PathBuf>,
 }
 
 impl Parts {
-    pub(crate) fn of(server: u32) -> Result<Self> {
+    fn of(server: u32) -> Result<Self> {
         let processes = procs::descendants(server)?;
         let roots = procs::instance_groups(&processes);
         let groups = procs::groups_below(&roots);
@@ -132,7 +153,7 @@ impl Parts {
 
     /// Waits until there are no more processes and control groups than there were, for at most
     /// `patience`. Gives how many there are too many.
-    pub(crate) fn surplus(&self, server: u32, patience: Duration) -> Result<(usize, usize)> {
+    fn surplus(&self, server: u32, patience: Duration) -> Result<(usize, usize)> {
         let until = Instant::now() + patience;
         loop {
             let now = Self::of(server)?;
@@ -148,7 +169,7 @@ impl Parts {
     }
 
     /// How many of the processes and control groups are still there, after the server has ended.
-    pub(crate) fn left(&self) -> (usize, usize) {
+    fn left(&self) -> (usize, usize) {
         let processes = self
             .processes
             .iter()

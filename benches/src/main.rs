@@ -5,6 +5,7 @@
 
 mod engines;
 mod forge;
+mod goals;
 mod host;
 mod mcp;
 mod noop;
@@ -26,9 +27,9 @@ use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
 
 use crate::host::Host;
-use crate::report::{Bound, Report, Section, Verdict};
-use crate::round::{Row, ratio, samples};
-use crate::stats::{Shuffler, Summary};
+use crate::report::Report;
+use crate::round::Row;
+use crate::stats::Shuffler;
 
 /// Measures mcp-forge beside podman, runc, bare Python and other MCP servers.
 #[derive(Debug, Parser)]
@@ -77,6 +78,11 @@ enum Part {
 
 impl Part {
     const ALL: [Self; 4] = [Self::Runs, Self::Sustained, Self::Recovery, Self::Noop];
+
+    fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
 
 /// The command line, resolved.
@@ -123,7 +129,7 @@ fn main() -> Result<ExitCode> {
             .duration_since(SystemTime::UNIX_EPOCH)?
             .as_secs(),
     };
-    let report = measure(&plan, &cli, seed)?;
+    let report = measure(&plan, &cli, seed);
     if let Some(file) = &cli.json {
         std::fs::write(file, serde_json::to_string_pretty(&report)?)?;
     }
@@ -143,7 +149,8 @@ fn main() -> Result<ExitCode> {
     })
 }
 
-fn measure(plan: &Plan, cli: &Cli, seed: u64) -> Result<Report> {
+/// Measures part after part; one that fails is told in the report, and the next goes on.
+fn measure(plan: &Plan, cli: &Cli, seed: u64) -> Report {
     let mut report = Report {
         host: Host::now(plan),
         command: shown(cli),
@@ -153,180 +160,73 @@ fn measure(plan: &Plan, cli: &Cli, seed: u64) -> Result<Report> {
     };
     let mut shuffler = Shuffler(seed);
     for part in Part::ALL.into_iter().filter(|part| cli.only.contains(part)) {
-        match part {
-            Part::Runs => {
-                let runs = runs::measure(plan, &mut shuffler).context("single runs")?;
-                single_run_goals(&mut report, &runs.rows);
-                report.add(
-                    "One run, from the request to its result",
-                    runs.rows,
-                    runs.freshness,
-                );
-            }
-            Part::Sustained => {
-                let sustained =
-                    sustained::measure(plan, &mut shuffler).context("sustained runs")?;
-                sustained_goals(&mut report, &sustained.rows);
-                report.add(
-                    "Runs per second, four at a time",
-                    sustained.rows,
-                    sustained.leaks,
-                );
-            }
-            Part::Recovery => {
-                let recovery = recovery::measure(plan, &mut shuffler).context("recovery")?;
-                recovery_goals(&mut report, &recovery.rows);
-                report.add(
-                    "After a hostile program, with one slot",
-                    recovery.rows,
-                    recovery.notes,
-                );
-            }
-            Part::Noop => {
-                let noop = noop::measure(plan, &mut shuffler).context("no-op calls")?;
-                noop_goals(&mut report, &noop);
-                let memory = "mcp-forge consists of the server and its helper processes; all are \
-                              counted. \"Resident\" counts what they share once for each of them, \
-                              \"proportional\" once."
-                    .to_owned();
-                report.add("No-op, one call after the other", noop.latency, Vec::new());
-                report.add("No-op, 1000 requests at once", noop.throughput, Vec::new());
-                report.add(
-                    "From the start of the process to the answer of `initialize`",
-                    noop.start,
-                    Vec::new(),
-                );
-                report.add("Memory after some hundred calls", noop.memory, vec![memory]);
-            }
+        if let Err(e) = measure_part(part, plan, &mut report, &mut shuffler) {
+            report.add(
+                "What could not be measured",
+                vec![Row::failed(part.name(), &e)],
+                Vec::new(),
+            );
         }
     }
     report.host.finished();
-    Ok(report)
+    report
 }
 
-impl Report {
-    fn add(&mut self, title: &'static str, rows: Vec<Row>, notes: Vec<String>) {
-        self.sections.push(Section { title, rows, notes });
-    }
-
-    fn goal(
-        &mut self,
-        goal: &'static str,
-        what: &str,
-        bound: Bound,
-        unit: &'static str,
-        found: Option<Summary>,
-    ) {
-        self.goals.push(Verdict {
-            goal,
-            what: what.to_owned(),
-            bound,
-            found,
-            unit,
-        });
-    }
-}
-
-fn single_run_goals(report: &mut Report, rows: &[Row]) {
-    let times = |over, under| ratio(rows, "time", over, under);
-    let (least, most) = (Bound::AtLeast, Bound::AtMost);
-    let forge = runs::FORGE;
-    report.goal(
-        "G6",
-        "one run, time over bare Python's",
-        most(1.6),
-        "x",
-        times(forge, runs::BARE),
-    );
-    report.goal(
-        "G6",
-        "one run, podman's time over it",
-        least(8.0),
-        "x",
-        times(runs::PODMAN, forge),
-    );
-    let next = times(runs::PODMAN, runs::FORGE_NEXT);
-    report.goal(
-        "G6",
-        "the same, directly after another run",
-        least(8.0),
-        "x",
-        next,
-    );
-    report.goal(
-        "-",
-        "one run, runc's time over it",
-        least(1.0),
-        "x",
-        times(runs::RUNC, forge),
-    );
-}
-
-fn sustained_goals(report: &mut Report, rows: &[Row]) {
-    let rates = |over, under| ratio(rows, "rate", over, under);
-    let (forge, podman, bare) = (sustained::FORGE, sustained::PODMAN, sustained::BARE);
-    let what = "runs per second over podman's (stage 1)";
-    report.goal("G4", what, Bound::AtLeast(6.0), "x", rates(forge, podman));
-    let what = "runs per second over bare Python's (stage 3)";
-    report.goal("G4", what, Bound::AtLeast(4.0), "x", rates(forge, bare));
-}
-
-fn recovery_goals(report: &mut Report, rows: &[Row]) {
-    for name in [recovery::LOOP, recovery::BOMB, recovery::STUBBORN] {
-        for metric in [recovery::NEXT, recovery::GONE] {
-            let found = samples(rows, name, metric).and_then(Summary::of);
-            let what = format!(
-                "{name}: from the answer until the {}",
-                metric_phrase(metric)
+fn measure_part(
+    part: Part,
+    plan: &Plan,
+    report: &mut Report,
+    shuffler: &mut Shuffler,
+) -> Result<()> {
+    match part {
+        Part::Runs => {
+            let found = runs::measure(plan, shuffler)?;
+            goals::single_runs(report, &found.rows);
+            report.add(
+                "One run, from the request to its result",
+                found.rows,
+                found.notes,
             );
-            report.goal("G16", &what, Bound::AtMost(50.0), "ms", found);
+        }
+        Part::Sustained => {
+            let found = sustained::measure(plan, shuffler)?;
+            goals::sustained(report, &found.rows);
+            report.add("Runs per second, four at a time", found.rows, found.notes);
+        }
+        Part::Recovery => {
+            let found = recovery::measure(plan, shuffler)?;
+            goals::recovery(report, &found.rows);
+            report.add(
+                "After a hostile program, with one slot",
+                found.rows,
+                found.notes,
+            );
+        }
+        Part::Noop => {
+            let found = noop::measure(plan, shuffler)?;
+            goals::noop(report, &found);
+            let memory = "mcp-forge consists of the server and its helper processes; all are \
+                          counted. \"Resident\" counts what they share once for each of them, \
+                          \"proportional\" once.";
+            report.add("No-op, one call after the other", found.latency, Vec::new());
+            report.add("No-op, 1000 requests at once", found.throughput, Vec::new());
+            let start = "From the start of the process to the answer of `initialize`";
+            report.add(start, found.start, Vec::new());
+            report.add(
+                "Memory after some hundred calls",
+                found.memory,
+                vec![memory.to_owned()],
+            );
         }
     }
-}
-
-fn metric_phrase(metric: &str) -> &'static str {
-    if metric == recovery::NEXT {
-        "next program runs in the only slot"
-    } else {
-        "last process and control group are gone"
-    }
-}
-
-fn noop_goals(report: &mut Report, noop: &noop::Noop) {
-    let name = |server, kind| format!("{server} {kind}");
-    for kind in [noop::PING, noop::TOOL] {
-        let (forge, fast) = (name(noop::FORGE, kind), name(noop::FAST, kind));
-        let found = ratio(&noop.latency, "time", &fast, &forge);
-        let what = format!("{kind}, FastMCP's time over mcp-forge's");
-        report.goal("G13", &what, Bound::AtLeast(8.0), "x", found);
-        let found = ratio(&noop.throughput, "rate", &forge, &fast);
-        let what = format!("{kind}, pipelined, calls per second over FastMCP's");
-        report.goal("G13", &what, Bound::AtLeast(10.0), "x", found);
-    }
-    let found = ratio(&noop.start, "time", noop::FAST, noop::FORGE);
-    report.goal(
-        "G13",
-        "start, FastMCP's time over mcp-forge's",
-        Bound::AtLeast(50.0),
-        "x",
-        found,
-    );
-    for metric in ["resident", "proportional"] {
-        let found = ratio(&noop.memory, metric, noop::FAST, noop::FORGE);
-        let what = format!("memory, {metric}, FastMCP's over mcp-forge's with its helpers");
-        report.goal("G13", &what, Bound::AtLeast(6.0), "x", found);
-    }
+    Ok(())
 }
 
 /// The command that does it again, without the places of files.
 fn shown(cli: &Cli) -> String {
     let mut text = format!("forge-bench --rounds {}", cli.rounds);
     if cli.only != Part::ALL {
-        let names: Vec<String> = cli
-            .only
-            .iter()
-            .filter_map(|part| Some(part.to_possible_value()?.get_name().to_owned()))
-            .collect();
+        let names: Vec<String> = cli.only.iter().map(|part| part.name()).collect();
         text.push_str(&format!(" --only {}", names.join(",")));
     }
     text.push_str(&format!(" --settle {} --spell {}", cli.settle, cli.spell));

@@ -198,18 +198,24 @@ impl Client {
 
     /// Closes standard input and waits until the server has ended.
     pub(crate) fn close(mut self) -> Result<()> {
+        ensure!(
+            self.ended_by_itself(FAREWELL),
+            "the server did not end within {} s of its input",
+            FAREWELL.as_secs()
+        );
+        Ok(())
+    }
+
+    fn ended_by_itself(&mut self, patience: Duration) -> bool {
         drop(self.stdin.take());
-        let until = Instant::now() + FAREWELL;
-        while Instant::now() < until {
-            if self.child.try_wait()?.is_some() {
-                return Ok(());
+        let until = Instant::now() + patience;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > until {
+                return false;
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        bail!(
-            "the server did not end within {} s of its input",
-            FAREWELL.as_secs()
-        )
+        true
     }
 
     fn compose(&mut self, method: &str, params: &Value) -> (u64, String) {
@@ -240,10 +246,8 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        drop(self.stdin.take());
-        if matches!(self.child.try_wait(), Ok(None)) {
-            // Some servers need a moment to clear up; a kill is the last resort.
-            std::thread::sleep(Duration::from_millis(500));
+        // It clears up when its input ends; a kill is the last resort.
+        if !self.ended_by_itself(Duration::from_secs(5)) {
             let _ = self.child.kill();
         }
         let _ = self.child.wait();

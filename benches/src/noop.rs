@@ -1,8 +1,8 @@
 //! What the protocol costs when nothing is run: the no-op of three servers (goal G13).
 //!
 //! mcp-forge has no tool that does nothing. Its `ping` stands against the `ping` of the others;
-//! a call that it refuses for its arguments goes the whole way of a tool call but for the
-//! sandbox, and stands against their no-op tool.
+//! a call that it refuses because it asks for too much memory goes through arguments, policy and
+//! audit log, with everything but a sandbox, and stands against their no-op tool.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -110,7 +110,10 @@ fn request(server: &str, kind: &str) -> (&'static str, Value) {
         (_, PING) => ("ping", json!({})),
         (FORGE, _) => (
             "tools/call",
-            json!({ "name": "execute_python", "arguments": { "code": 42 } }),
+            json!({
+                "name": "execute_python",
+                "arguments": { "code": "print(42)", "memory": "1024g" },
+            }),
         ),
         _ => ("tools/call", json!({ "name": "noop", "arguments": {} })),
     }
@@ -119,7 +122,7 @@ fn request(server: &str, kind: &str) -> (&'static str, Value) {
 fn sound(server: &str, kind: &str, result: &Value) -> Result<()> {
     let expected = match (server, kind) {
         (_, PING) => result.is_object(),
-        (FORGE, _) => result["structuredContent"]["error"]["kind"] == "invalid_argument",
+        (FORGE, _) => result["structuredContent"]["error"]["kind"] == "limit_exceeded",
         _ => result["content"][0]["text"] == "ok" && result["isError"] != true,
     };
     ensure!(expected, "not the answer of a no-op: {result}");

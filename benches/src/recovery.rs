@@ -62,8 +62,7 @@ pub(crate) fn measure(plan: &Plan, shuffler: &mut Shuffler) -> Result<Recovery> 
     let state = tempfile::tempdir()?;
     let settings = [("MCP_FORGE_EXECUTION__CONCURRENCY", "1")];
     let forge = Forge::start(&plan.forge, state.path(), &settings)?;
-    std::thread::sleep(Duration::from_millis(200));
-    let idle = forge.parts()?;
+    let idle = forge.idle()?;
     let forge = RefCell::new(forge);
     let endings = RefCell::new(BTreeMap::new());
     let mut entrants = vec![Entrant::new(FREE, || free_slot(&mut forge.borrow_mut()))];
@@ -86,25 +85,13 @@ pub(crate) fn measure(plan: &Plan, shuffler: &mut Shuffler) -> Result<Recovery> 
     };
     let rows = rounds("recovery", &metrics, entrants, pace, shuffler);
 
-    let forge = forge.into_inner();
-    let server = forge.client.pid();
-    let (processes, groups) = idle.surplus(server, PATIENCE)?;
     let told: Vec<String> = endings
         .into_inner()
         .into_iter()
         .map(|((name, ended_by), count)| format!("{name}: {ended_by} ({count})"))
         .collect();
     let mut notes = vec![format!("Told as the ending: {}.", told.join(", "))];
-    notes.push(format!(
-        "In the end the server had {processes} processes and {groups} control groups more than \
-         when it was idle."
-    ));
-    let last = forge.parts()?;
-    forge.client.close()?;
-    let (processes, groups) = last.left();
-    notes.push(format!(
-        "Of all it had, {processes} processes and {groups} control groups were there after its end."
-    ));
+    notes.extend(forge.into_inner().finish(&idle)?);
     Ok(Recovery { rows, notes })
 }
 

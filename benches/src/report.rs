@@ -34,7 +34,8 @@ pub(crate) struct Section {
 pub(crate) struct Verdict {
     pub(crate) goal: &'static str,
     pub(crate) what: String,
-    pub(crate) bound: Bound,
+    /// None for the record.
+    pub(crate) bound: Option<Bound>,
     /// None when a contestant was absent or failed.
     pub(crate) found: Option<Summary>,
     pub(crate) unit: &'static str,
@@ -68,8 +69,11 @@ impl Verdict {
         let Some(found) = &self.found else {
             return "not measured";
         };
-        let met = self.bound.holds(found.p50);
-        let alike = |(low, high)| [low, high].map(|end| self.bound.holds(end)) == [met, met];
+        let Some(bound) = self.bound else {
+            return "for the record";
+        };
+        let met = bound.holds(found.p50);
+        let alike = |(low, high)| [low, high].map(|end| bound.holds(end)) == [met, met];
         match (met, found.ci95.map(alike)) {
             (true, Some(true)) => "met",
             (true, Some(false)) => "met by the median; the interval reaches beyond",
@@ -82,6 +86,27 @@ impl Verdict {
 }
 
 impl Report {
+    pub(crate) fn add(&mut self, title: &'static str, rows: Vec<Row>, notes: Vec<String>) {
+        self.sections.push(Section { title, rows, notes });
+    }
+
+    pub(crate) fn goal(
+        &mut self,
+        goal: &'static str,
+        what: &str,
+        bound: Option<Bound>,
+        unit: &'static str,
+        found: Option<Summary>,
+    ) {
+        self.goals.push(Verdict {
+            goal,
+            what: what.to_owned(),
+            bound,
+            found,
+            unit,
+        });
+    }
+
     pub(crate) fn markdown(&self) -> String {
         let mut text = String::new();
         let _ = writeln!(
@@ -96,14 +121,15 @@ impl Report {
                 let found = goal.found.as_ref().map_or("-".to_owned(), |found| {
                     format!("{} {}{}", number(found.p50), goal.unit, interval(found))
                 });
+                let bound = goal.bound.map_or_else(
+                    || "-".to_owned(),
+                    |bound| format!("{} {}", bound.text(), goal.unit),
+                );
                 let _ = writeln!(
                     text,
-                    "| {} | {} | {} {} | {} | {} |",
+                    "| {} | {} | {bound} | {found} | {} |",
                     goal.goal,
                     goal.what,
-                    goal.bound.text(),
-                    goal.unit,
-                    found,
                     goal.told()
                 );
             }
@@ -208,6 +234,7 @@ mod tests {
     use super::*;
 
     fn verdict(bound: Bound, samples: &[f64]) -> &'static str {
+        let bound = Some(bound);
         let found = Summary::of(samples);
         Verdict {
             goal: "G",

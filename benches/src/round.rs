@@ -45,6 +45,19 @@ pub(crate) struct Row {
     pub(crate) metrics: Vec<Metric>,
 }
 
+impl Row {
+    /// Something that failed altogether.
+    pub(crate) fn failed(name: String, error: &anyhow::Error) -> Self {
+        complain(&format!("{name} failed: {error:#}"));
+        Self {
+            name,
+            fault: Some(format!("failed: {error:#}")),
+            failed: true,
+            metrics: Vec::new(),
+        }
+    }
+}
+
 #[derive(Debug, Serialize)]
 pub(crate) struct Metric {
     pub(crate) name: &'static str,

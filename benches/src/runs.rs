@@ -26,8 +26,7 @@ const HELD: usize = 8;
 
 pub(crate) struct Runs {
     pub(crate) rows: Vec<Row>,
-    /// Freshness as it was found.
-    pub(crate) freshness: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// A contestant that starts a command per run, or why there is none.
@@ -41,6 +40,7 @@ pub(crate) fn one_shot<'a>(name: &str, made: Result<OneShot>) -> Entrant<'a> {
 pub(crate) fn measure(plan: &Plan, shuffler: &mut Shuffler) -> Result<Runs> {
     let state = tempfile::tempdir()?;
     let mut forge = Forge::start(&plan.forge, state.path(), &[])?;
+    let idle = forge.idle()?;
     let held = proof::held(&mut forge.client, HELD)?;
     let forge = RefCell::new(forge);
     let entrants = vec![
@@ -66,22 +66,23 @@ pub(crate) fn measure(plan: &Plan, shuffler: &mut Shuffler) -> Result<Runs> {
     let rows = rounds("single runs", &[("time", "ms")], entrants, pace, shuffler);
 
     let forge = forge.into_inner();
-    let mut freshness = vec![format!(
+    let mut notes = vec![format!(
         "Each of the {} runs with the proof on the long-lived server was fresh by it.",
         forge.judged()
     )];
     let (new, shared): (Vec<_>, Vec<_>) = held.iter().partition(|(_, count)| *count == HELD);
     let list = |kinds: &[&(&str, usize)]| kinds.iter().map(|k| k.0).collect::<Vec<_>>().join(", ");
-    freshness.push(format!(
+    notes.push(format!(
         "With the namespaces of {HELD} runs kept open, so that no number can be used again, every \
          run had its own: {}.",
         list(&new)
     ));
     if !shared.is_empty() {
-        freshness.push(format!(
+        notes.push(format!(
             "Shared by runs of one server, though never with the host: {}.",
             list(&shared)
         ));
     }
-    Ok(Runs { rows, freshness })
+    notes.extend(forge.finish(&idle)?);
+    Ok(Runs { rows, notes })
 }

@@ -14,24 +14,20 @@ use crate::stats::{Shuffler, Summary};
 
 pub(crate) const CLIENTS: usize = 4;
 pub(crate) const FORGE: &str = "mcp-forge, one server, 4 calls in flight";
-const FORGE_EACH: &str = "mcp-forge, 4 clients with a server each";
+pub(crate) const FORGE_EACH: &str = "mcp-forge, 4 clients with a server each";
 pub(crate) const PODMAN: &str = "podman run --rm, 4 at a time";
 const RUNC: &str = "runc run, 4 at a time";
 pub(crate) const BARE: &str = "bare python3 -c, 4 at a time";
 
-/// Longest wait until the last run is cleared away.
-const CLEARING: Duration = Duration::from_secs(5);
-
 pub(crate) struct Sustained {
     pub(crate) rows: Vec<Row>,
-    pub(crate) leaks: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 pub(crate) fn measure(plan: &Plan, shuffler: &mut Shuffler) -> Result<Sustained> {
     let state = tempfile::tempdir()?;
     let one = Forge::start(&plan.forge, state.path(), &[])?;
-    std::thread::sleep(Duration::from_millis(200));
-    let idle = one.parts()?;
+    let idle = one.idle()?;
     let one = RefCell::new(one);
     let states = (0..CLIENTS)
         .map(|_| tempfile::tempdir())
@@ -64,20 +60,10 @@ pub(crate) fn measure(plan: &Plan, shuffler: &mut Shuffler) -> Result<Sustained>
     let rows = rounds("sustained", &metrics, entrants, pace, shuffler);
 
     let one = one.into_inner();
-    let server = one.client.pid();
-    let (processes, groups) = idle.surplus(server, CLEARING)?;
-    let mut leaks = vec![format!(
-        "{} runs after its start the one server had {processes} processes and {groups} control \
-         groups more than when it was idle.",
-        one.judged()
-    )];
-    let last = one.parts()?;
-    one.client.close()?;
-    let (processes, groups) = last.left();
-    leaks.push(format!(
-        "Of all it had, {processes} processes and {groups} control groups were there after its end."
-    ));
-    Ok(Sustained { rows, leaks })
+    let judged = one.judged();
+    let mut notes = vec![format!("The one server did {judged} runs.")];
+    notes.extend(one.finish(&idle)?);
+    Ok(Sustained { rows, notes })
 }
 
 /// A contestant that starts a command per run, on several threads.
