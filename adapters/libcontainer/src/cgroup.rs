@@ -488,6 +488,19 @@ impl Leaf {
             .try_for_each(|dir| fs::write(dir.join(file), "0"))
     }
 
+    /// Lets what is in the group use the CPU freely: processes that are to die need it, and a
+    /// crowd that has used up its quota would take its time.
+    pub(crate) fn unthrottle(&self) {
+        let (file, free) = match &self.tree {
+            Tree::V1 { cpu: Some(dir), .. } => (dir.join("cpu.cfs_quota_us"), "-1"),
+            Tree::V2(dir) => (dir.join("cpu.max"), "max"),
+            _ => return,
+        };
+        if let Err(e) = fs::write(file, free) {
+            tracing::debug!(error = %e, "the CPU quota of a sandbox that ends stays");
+        }
+    }
+
     /// What the kernel counted in the group.
     pub(crate) fn counted(&self) -> Counted {
         match &self.tree {
@@ -538,6 +551,7 @@ fn limit_v1(dirs: [Option<&Path>; 3], limits: &Limits) -> io::Result<Effective> 
         weak.push(format!("{name}: this kernel has no {name} controller"));
     };
     let mut effective = Effective::default();
+    let mut weak_swap = None;
     match memory {
         Some(dir) => {
             fs::write(
@@ -545,10 +559,9 @@ fn limit_v1(dirs: [Option<&Path>; 3], limits: &Limits) -> io::Result<Effective> 
                 limits.memory_bytes.to_string(),
             )?;
             effective.memory_bytes = number(&dir.join("memory.limit_in_bytes"));
-            let with_swap = dir.join("memory.memsw.limit_in_bytes");
-            if with_swap.exists() {
-                fs::write(&with_swap, limits.memory_bytes.to_string())?;
-            }
+            // The sum of memory and swap: equal to the memory is no swap.
+            let sum = dir.join("memory.memsw.limit_in_bytes");
+            weak_swap = deny_swap(&sum, limits.memory_bytes, effective.memory_bytes)?;
         }
         None => missing("memory"),
     }
@@ -567,16 +580,14 @@ fn limit_v1(dirs: [Option<&Path>; 3], limits: &Limits) -> io::Result<Effective> 
         }
         None => missing("cpu"),
     }
+    weak.extend(weak_swap);
     effective.weak = weak;
     Ok(effective)
 }
 
 fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<Effective> {
     fs::write(dir.join("memory.max"), limits.memory_bytes.to_string())?;
-    // Without swap accounting there is no such file, and no swap to limit.
-    if dir.join("memory.swap.max").exists() {
-        fs::write(dir.join("memory.swap.max"), "0")?;
-    }
+    let weak_swap = deny_swap(&dir.join("memory.swap.max"), 0, Some(0))?;
     fs::write(dir.join("pids.max"), limits.pids.to_string())?;
     fs::write(
         dir.join("cpu.max"),
@@ -590,8 +601,31 @@ fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<Effective> {
             .split_whitespace()
             .next()
             .and_then(|quota| quota.parse().ok()),
-        weak: Vec::new(),
+        weak: weak_swap.into_iter().collect(),
     })
+}
+
+/// Sets the limit that leaves no swap; tells if this is not enforced.
+///
+/// A kernel that does not account for swap (`swapaccount=0`, `cgroup.memory=noswap`) has no such
+/// file. That is no matter as long as nothing can be swapped out.
+fn deny_swap(file: &Path, limit: u64, most: Option<u64>) -> io::Result<Option<String>> {
+    let remedy = "boot with `swapaccount=1` or turn swap off (`swapoff -a`)";
+    if !file.exists() {
+        let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+        return Ok(has_swap(&swaps).then(|| {
+            format!("memory: this kernel does not limit swap, and there is some; {remedy}")
+        }));
+    }
+    fs::write(file, limit.to_string())?;
+    let read = number(file);
+    Ok((read.is_none() || read > most)
+        .then(|| format!("memory: the kernel does not keep the limit of swap; {remedy}")))
+}
+
+/// Whether `/proc/swaps` names an area: a line after the headings.
+fn has_swap(swaps: &str) -> bool {
+    swaps.lines().skip(1).any(|line| !line.trim().is_empty())
 }
 
 fn number(file: &Path) -> Option<u64> {
@@ -715,6 +749,19 @@ mod tests {
         assert!(is_leftover(&format!("{PREFIX}{}-1", std::process::id())));
         assert!(!is_leftover("mcp-forge-server"));
         assert!(!is_leftover("user.slice"));
+    }
+
+    #[test]
+    fn swap_that_is_not_limited_is_told() {
+        assert!(!has_swap("Filename\tType\tSize\tUsed\tPriority\n"));
+        assert!(has_swap("Filename\tType\n/dev/vda2 partition 1 0 -2\n"));
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("memory.swap.max");
+        fs::write(&file, "max").unwrap();
+        assert_eq!(deny_swap(&file, 0, Some(0)).unwrap(), None);
+        // As a kernel that rounds up, or takes no notice, would show it.
+        let told = deny_swap(&file, 4096, Some(0)).unwrap().unwrap();
+        assert!(told.starts_with("memory: the kernel does not keep"), "{told}");
     }
 
     #[test]

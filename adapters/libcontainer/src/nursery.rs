@@ -341,6 +341,7 @@ impl<'a> Nursery<'a> {
             (operation @ (Operation::Kill { .. } | Operation::Remove { .. }), Some(pid)) => {
                 // Not reaped yet, so the number cannot name another process.
                 let _ = kill(pid, Signal::SIGKILL);
+                container.leaf.unthrottle();
                 container.on_exit.push(Request { serial, operation });
                 Ok(())
             }
@@ -493,6 +494,7 @@ impl<'a> Nursery<'a> {
             };
             if let Some(spare) = self.spare.take_if(|spare| spare.pid == pid) {
                 clear_away(&spare);
+                self.wants_spare = true;
                 continue;
             }
             let whose = |state: &State| match state {
