@@ -55,7 +55,7 @@ pub(crate) fn helper(mut arguments: impl Iterator<Item = OsString>) -> Option<Ex
 
 /// What every sandbox gets.
 #[cfg(feature = "runtime-libcontainer")]
-const PLACED: [mcp_forge_libcontainer::Placed; 2] = [
+const PLACED: [mcp_forge_libcontainer::Placed; 3] = [
     mcp_forge_libcontainer::Placed {
         path: "agent",
         contents: mcp_forge_guest::AGENT,
@@ -64,6 +64,11 @@ const PLACED: [mcp_forge_libcontainer::Placed; 2] = [
     mcp_forge_libcontainer::Placed {
         path: "python/runner.py",
         contents: mcp_forge_guest::PYTHON_RUNNER,
+        executable: false,
+    },
+    mcp_forge_libcontainer::Placed {
+        path: "python/display.py",
+        contents: mcp_forge_guest::PYTHON_DISPLAY,
         executable: false,
     },
 ];

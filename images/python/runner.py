@@ -11,15 +11,22 @@ Protocol on that descriptor. Agent to runner, exactly one job (integers big-endi
 
     u8 flags (bit 0: stdin was given) | u32 length of name | name | u32 length of code | code
 
-Runner to agent, any number of frames, each `u32 length | JSON in UTF-8`, at most 4 MiB:
+Runner to agent, any number of frames, each `u32 header | JSON in UTF-8`. Bits 0 to 30 of the header are the length, at
+most 4 MiB. Bit 31 asks for an acknowledgement: the agent passes on all that the program has written to stdout and
+stderr so far, then the frame, then it writes one byte 0x06 to the runner, which has waited for it. The frames are:
 
     {"type": "value", "json": <the value, when JSON can carry it without loss>, "repr": "..."}
     {"type": "error", "name": "...", "message": "...", "traceback": "..."}
+    {"type": "display", "data": {<mime type>: <text, base64 of an image, or any JSON for application/json>}}
 
 The value is that of the last statement when it is an expression; None is no value, and a semicolon after the expression
-suppresses it, as in Jupyter. A frame is sent when the code has ended: before threads are waited for and before atexit
-functions run, which is when Python prints a traceback. The process ends with the program's exit code, 130 after an
-uncaught KeyboardInterrupt, and 125 when the runner itself failed.
+suppresses it, as in Jupyter. It or the error is sent when the code has ended: before threads are waited for and before
+atexit functions run, which is when Python prints a traceback. The process ends with the program's exit code, 130 after
+an uncaught KeyboardInterrupt, and 125 when the runner itself failed.
+
+Displays are what the program shows (matplotlib's figures, `display(object)`, a value with rich forms): see display.py,
+which is read from beside this file when something rich happens. All of them ask to be acknowledged, so that their place
+in the output is exact, and they precede the value or the error; only threads and atexit functions can send any later.
 
 What it deliberately does not do: it is no security boundary (the program can do anything in its own process), it knows
 no limits (time, memory and output are the agent's), it does not capture output, and it writes nothing to stderr that
@@ -37,9 +44,10 @@ import gc
 import io
 import posix
 import sys
+from _frozen_importlib_external import SourceFileLoader
 from _imp import _fix_co_filename
 from _signal import SIG_DFL, SIGINT, default_int_handler, signal
-from _thread import get_ident
+from _thread import allocate_lock, get_ident, start_new_thread
 from gc import collect, get_objects
 from io import BufferedRandom, BufferedWriter, StringIO, TextIOWrapper
 from posix import _exit, close, fstat, getpid, read, write
@@ -57,6 +65,8 @@ _set_cause, _cause_of = BaseException.__cause__.__set__, BaseException.__cause__
 _set_context, _context_of = BaseException.__context__.__set__, BaseException.__context__.__get__
 _Module, _Group = type(sys), getattr(builtins, "BaseExceptionGroup", ())
 _members_of = _Group and _Group.exceptions.__get__
+_this = _modules[__name__]
+_own_spaces = [globals()]  # of the runner's modules
 
 KIB = 1024
 MAX_JSON = MAX_REPR = KIB * KIB
@@ -66,7 +76,12 @@ MAX_DEPTH = 64
 MAX_CHAIN = 200  # exceptions
 NO_STDIN = "no standard input: pass the text as `stdin`"
 ONLY_AST = 0x400  # ast.PyCF_ONLY_AST
+ACKNOWLEDGE = 1 << 31
+PATIENCE = 5  # seconds that the last frame waits for one that nobody reads or acknowledges
+# Types without rich forms, by identity: the hash of a class may be the program's.
+_PLAIN = frozenset(map(id, (int, str, float, bool, list, tuple, dict, bytes, set, frozenset, complex, range)))
 
+_OWN_DIRECTORY = __file__.rpartition("/")[0]
 _standard_path = []  # sys.path of the standard library alone
 
 
@@ -78,6 +93,7 @@ class _Channel:
     def __init__(self, fd):
         posix.set_inheritable(fd, False)
         self.fd, self.pid, self.identity = fd, getpid(), self._stat(fd)
+        self.lock, self.holder, self.acknowledging = allocate_lock(), None, False
         posix.register_at_fork(after_in_child=self._forked)
 
     @staticmethod
@@ -95,7 +111,7 @@ class _Channel:
     def _forked(self):
         if self._is_open():
             close(self.fd)
-        self.identity = None
+        self.identity, self.holder, self.lock = None, None, allocate_lock()
 
     def is_ours(self):
         """Whether this is the process that the agent started, not a fork of it."""
@@ -117,23 +133,90 @@ class _Channel:
         self._read(data, end)
         return data[5:start - 4].decode("utf-8", "replace"), bytes(data[start:end]), bool(data[0] & 1)
 
-    def send(self, kind, *fields):
-        """Sends a frame of encoded fields, those that are None left out."""
-        if not self.is_ours() or not self._is_open():
-            return
+    def can_send(self):
+        """Whether a frame would go out. A finalizer that runs while its thread sends one cannot send another."""
+        return self.is_ours() and self._is_open() and self.holder != get_ident()
+
+    @staticmethod
+    def _frame(flags, kind, fields):
         encoded = b"".join([b',"%s":%s' % field for field in fields if field[1] is not None])
         payload = b'{"type":"%s"%s}' % (kind, encoded)
-        data = memoryview(len(payload).to_bytes(4, "big") + payload)
+        return memoryview((flags | len(payload)).to_bytes(4, "big") + payload)
+
+    def _write(self, data):
         try:
             while data:
                 data = data[write(self.fd, data):]
         except OSError:
             self.identity = None
+        except BaseException:  # of a handler: nothing must follow a torn frame
+            self.identity = None
+            raise
+
+    def send(self, kind, *fields):
+        """Sends a frame of encoded fields, those that are None left out. To be called undisturbed."""
+        if not self.can_send():
+            return
+        data = self._frame(0, kind, fields)
+        if not self.lock.acquire(True, PATIENCE):
+            if self.acknowledging:  # the channel is free to write to
+                self._write(data)
+            return
+        try:
+            self.holder = get_ident()
+            self._write(data)
+        finally:
+            self.holder = None
+            self.lock.release()
+
+    def send_in_order(self, kind, *fields):
+        """Sends a frame and waits until the agent has taken it and all output before it; whether it could be sent.
+
+        A thread does it: handlers of signals run in the main thread only, so that none can tear the frame, and one that
+        raises ends the wait alone.
+        """
+        if not self.can_send():
+            return False
+        work = self._frame(ACKNOWLEDGE, kind, fields), allocate_lock()
+        work[1].acquire()
+        try:
+            start_new_thread(self._send_in_order, work)
+        except RuntimeError:  # no more threads
+            _undisturbed(self._send_in_order, *work)
+        while not work[1].acquire(True, 1):
+            if not self.is_ours():  # a handler has forked meanwhile
+                return False
+        return self.identity is not None
+
+    def _send_in_order(self, data, done):
+        try:
+            with self.lock:
+                self.holder = get_ident()
+                try:
+                    if self._is_open():
+                        self._write(data)
+                        self.acknowledging = True
+                        if self.identity and not read(self.fd, 1):
+                            self.identity = None
+                finally:
+                    self.holder, self.acknowledging = None, False
+        except BaseException:  # the peer is gone, or there is no memory
+            self.identity = None
+        finally:
+            done.release()
+
+    def shut(self):
+        """Lets a frame that a thread is sending go out whole, and no other after it."""
+        if self.is_ours():
+            self.lock.acquire(True, PATIENCE)
 
 
 def _undisturbed(function, *arguments):
     """Calls the function. An interrupt meanwhile comes too late: the code has ended, and no frame is torn."""
-    previous = signal(SIGINT, lambda *_: None)
+    try:
+        previous = signal(SIGINT, lambda *_: None)
+    except ValueError:  # only the main thread is ever interrupted
+        return function(*arguments)
     try:
         return function(*arguments)
     finally:
@@ -198,12 +281,17 @@ def _json(value, depth, budget):
     return text
 
 
-def _describe(value):
-    """The fields of a value frame. `__repr__` is the program's: anything but an Exception from it ends the program."""
+def _text(value):
+    """What repr gives. `__repr__` is the program's: anything but an Exception from it ends the program."""
     try:
-        text = repr(value)
+        return repr(value)
     except Exception as error:
-        text = "<%s object: repr raised %s: %s>" % (_name_of(type(value)), _name_of(type(error)), _message(error))
+        return "<%s object: repr raised %s: %s>" % (_name_of(type(value)), _name_of(type(error)), _message(error))
+
+
+def _describe(value):
+    """The fields of a value frame."""
+    text = _text(value)
     try:
         encoded = _json(value, 0, [MAX_JSON + 1]).encode()  # fails on lone surrogates
     except (ValueError, MemoryError, RuntimeError):  # RuntimeError: a thread changes a dict meanwhile
@@ -264,7 +352,7 @@ def _message(error):
 
 
 def _skip_own(traceback):
-    while traceback is not None and traceback.tb_frame.f_globals is globals():
+    while traceback is not None and any([traceback.tb_frame.f_globals is space for space in _own_spaces]):
         traceback = traceback.tb_next
     return traceback
 
@@ -387,6 +475,16 @@ def _show_ignored(title, error):
     _show_exception(type(error), error, _traceback_of(error))
 
 
+def _note(title, error, program):
+    """Tells of an exception that does not end the program."""
+    _strip(error)
+    try:
+        text = _format(error, program)
+    except Exception:
+        text = "%s: %s\n" % (_name_of(type(error)), _message(error))
+    _print_error(title + "\n" + text, "")
+
+
 def _print_error(text, end="\n"):
     try:
         sys.stderr.write("%s%s" % (text, end))
@@ -450,6 +548,9 @@ class _Then:
 
     def __init__(self, loader, function):
         self.loader, self.function = loader, function
+
+    def __getattr__(self, name):
+        return getattr(self.loader, name)
 
     def create_module(self, spec):
         return self.loader.create_module(spec)
@@ -530,6 +631,30 @@ def _without_stdin():
     builtins.input, sys.breakpointhook = input, breakpointhook
 
 
+def _add_display(program, imports):
+    """The program's own ways to show something: `display`, and the libraries that have theirs."""
+
+    def display(*objects, **options):
+        """Shows objects in the richest form that they have, as in Jupyter."""
+        return program.displays().display(*objects, **options)
+
+    def adapt(method):
+        def adapt_module(module):
+            try:
+                getattr(program.displays(), method)(module)
+            except Exception as error:
+                _note("What this library shows will not be seen:", error, program)
+        return adapt_module
+
+    display.__module__, display.__qualname__ = "builtins", "display"
+    builtins.display = display
+    imports.after.update({
+        "matplotlib": adapt("adapt_matplotlib"), "matplotlib.figure": adapt("adapt_figure"),
+        "matplotlib.pyplot": adapt("adapt_pyplot"),
+        "plotly.io": adapt("adapt_plotly"), "plotly.basedatatypes": adapt("adapt_plotly_figures"),
+        "IPython.core.display": adapt("adapt_ipython"), "IPython.core.display_functions": adapt("adapt_ipython")})
+
+
 class _Program:
     """The job, and what other modules need to know of it."""
 
@@ -538,6 +663,18 @@ class _Program:
         self.name, self.has_stdin = name, has_stdin
         self.source, self.problem = _decode(name, code)
         self.codes, self.file = (), None
+        self.shown = {}
+
+    def displays(self):
+        """What has been shown and the way to show more; the module is read when it is first needed."""
+        if not self.shown:
+            module = _Module("display")
+            space = vars(module)
+            space.update(__builtins__=__builtins__, __file__=_OWN_DIRECTORY + "/display.py")
+            exec(SourceFileLoader("display", space["__file__"]).get_code("display"), space)
+            _own_spaces.append(space)
+            self.shown.setdefault(None, module.Displays(_this, self))  # threads may be here at once: one wins
+        return self.shown[None]
 
     def compile(self):
         """The code of the program, and that of its last expression apart, or None."""
@@ -597,6 +734,7 @@ def main(fd):
         except BaseException as error:  # an interrupt between two lines of the runner
             status = _undisturbed(_report, error, program)
         status = _finish(status, program.directory)
+        program.channel.shut()
     finally:
         _exit(status)
 
@@ -607,9 +745,8 @@ def _prepare(channel):
         directory = posix.getcwd()
     except OSError:
         directory = ""
-    own = __file__.rpartition("/")[0]
-    sys.path[:] = _standard_path[:] = [entry for entry in sys.path if entry != own]
-    sys.path_importer_cache.pop(own, None)
+    sys.path[:] = _standard_path[:] = [entry for entry in sys.path if entry != _OWN_DIRECTORY]
+    sys.path_importer_cache.pop(_OWN_DIRECTORY, None)
     _modules.pop(__name__, None)
     imports = _Imports(directory)
     _set_up_packages(imports)
@@ -625,6 +762,7 @@ def _prepare(channel):
     program = _Program(channel, directory, templates, *channel.job())
     sys.argv = [program.name]
     imports.after.update({"linecache": program.fill_linecache, "multiprocessing.spawn": program.teach_spawn})
+    _add_display(program, imports)
     if "linecache" in _modules:  # from 3.13 on, with the command line as its first entry
         _modules["linecache"].cache.clear()
         program.fill_linecache(_modules["linecache"])
@@ -648,13 +786,39 @@ def _execute(program):
         finally:
             setprofile(None)  # the runner's own steps are nothing for the program's profiler or tracer
             settrace(None)
+        if program.shown or value is not None and id(type(value)) not in _PLAIN:
+            _show_rest(program, value)
         if value is not None and program.channel.is_ours():
             _undisturbed(program.channel.send, b"value", *_describe(value))
         return 0
     except SystemExit as error:
+        _show_rest_after(error, program)
         return _exit_code(error)
     except BaseException as error:
+        _show_rest_after(error, program)
         return _undisturbed(_report, error, program)
+
+
+def _show_rest(program, value=None, seconds=None):
+    """Shows the figures that are still open, and the rich forms of the last value."""
+    if not program.channel.is_ours():
+        return
+    try:
+        program.displays().finish(value, seconds)
+    except Exception as error:
+        _note("The output could not be shown in full:", error, program)
+
+
+def _show_rest_after(error, program):
+    """The same after an exception, which it neither replaces nor, when the program was interrupted, delays for long."""
+    try:
+        if program.shown:
+            _show_rest(program, None, 1 if issubclass(type(error), KeyboardInterrupt) else None)
+    except BaseException as problem:
+        try:
+            _note("The output could not be shown in full:", problem, program)
+        except BaseException:
+            pass
 
 
 def _finish(status, directory):

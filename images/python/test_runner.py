@@ -10,6 +10,7 @@ import json
 import os
 import py_compile
 import re
+import select
 import shutil
 import signal
 import socket
@@ -28,6 +29,7 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "TZ": 
 DEADLINE = 30
 NO_STDIN = "no standard input: pass the text as `stdin`"
 MIB = 1024 * 1024
+ACKNOWLEDGE = 1 << 31
 
 
 def setUpModule():
@@ -35,8 +37,9 @@ def setUpModule():
     base = tempfile.mkdtemp(prefix="runner-test-")
     runner_directory = os.path.join(base, "forge")
     os.mkdir(runner_directory)
-    copy = shutil.copy(os.path.join(HERE, "runner.py"), runner_directory)
-    py_compile.compile(copy, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    for name in "runner.py", "display.py":
+        copy = shutil.copy(os.path.join(HERE, name), runner_directory)
+        py_compile.compile(copy, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
 
 
 def tearDownModule():
@@ -44,14 +47,14 @@ def tearDownModule():
 
 
 class Result:
-    """How a run ended."""
+    """How a run ended. `places` are the lengths of stdout and stderr when each acknowledged frame came."""
 
-    def __init__(self, stdout, stderr, status, data):
-        self.stdout, self.stderr, self.frames = stdout, stderr, []
+    def __init__(self, stdout, stderr, status, data, places=()):
+        self.stdout, self.stderr, self.frames, self.places = stdout, stderr, [], list(places)
         self.signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         self.code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         while data:
-            (size,) = struct.unpack(">I", data[:4])
+            size = struct.unpack(">I", data[:4])[0] & ~ACKNOWLEDGE
             assert size <= 4 * MIB and len(data) >= 4 + size, "a torn or too long frame"
             self.frames.append(json.loads(data[4:4 + size].decode("utf-8")))
             data = data[4 + size:]
@@ -76,7 +79,7 @@ class Result:
 class Run:
     """A started program."""
 
-    def __init__(self, code, stdin=None, name="<code>", workspace=None, cut=None):
+    def __init__(self, code, stdin=None, name="<code>", workspace=None, cut=None, environment=()):
         code = code if isinstance(code, bytes) else textwrap.dedent(code).encode("utf-8")
         self.workspace = workspace or tempfile.mkdtemp(dir=base)
         self.stdin, pipes = stdin, [os.pipe(), os.pipe(), os.pipe()]
@@ -91,7 +94,7 @@ class Run:
         here = os.getcwd()
         os.chdir(self.workspace)
         try:
-            environment = dict(ENVIRONMENT, HOME=self.workspace, TMPDIR=base)
+            environment = dict(ENVIRONMENT, HOME=self.workspace, TMPDIR=base, **dict(environment))
             self.pid = os.posix_spawn(sys.executable, [sys.executable, *FLAGS, "-c", BOOTSTRAP % runner_directory],
                                       environment, file_actions=actions)
         finally:
@@ -102,6 +105,7 @@ class Run:
         self.feed, self.stdout, self.stderr = pipes[0][1], pipes[1][0], pipes[2][0]
         name = name.encode()
         job = struct.pack(">BI", stdin is not None, len(name)) + name + struct.pack(">I", len(code)) + code
+        self.parsed, self.places = 0, []
         self.ours.sendall(job[:cut])
         if cut is not None:
             self.ours.shutdown(socket.SHUT_WR)
@@ -114,6 +118,28 @@ class Run:
             assert data, (seen, text)
             seen += data
         return seen
+
+    def acknowledge(self, streams):
+        """Does as the agent: takes the output before a frame that asks for it, then answers."""
+        data = streams[self.ours.fileno()]
+        while len(data) - self.parsed >= 4:
+            header = struct.unpack(">I", data[self.parsed:self.parsed + 4])[0]
+            end = self.parsed + 4 + (header & ~ACKNOWLEDGE)
+            if len(data) < end:
+                break
+            self.parsed = end
+            if header & ACKNOWLEDGE:
+                for stream in self.stdout, self.stderr:
+                    while select.select([stream], [], [], 0)[0]:
+                        more = os.read(stream, 65536)
+                        streams[stream] += more
+                        if not more:
+                            break
+                self.places.append((len(streams[self.stdout]), len(streams[self.stderr])))
+                try:
+                    self.ours.send(b"\6")
+                except BrokenPipeError:
+                    pass
 
     def end(self):
         streams = {self.stdout: b"", self.stderr: b"", self.ours.fileno(): b""}
@@ -146,20 +172,23 @@ class Run:
                 except ConnectionResetError:
                     data = b""
                 streams[key.fd] += data
+                if key.fd == self.ours.fileno():
+                    self.acknowledge(streams)
                 if not data:
                     selector.unregister(key.fd)
                     waiting.discard(key.fd)
         selector.close()
         _, status = os.waitpid(self.pid, 0)
-        result = Result(streams[self.stdout], streams[self.stderr], status, streams[self.ours.fileno()])
+        result = Result(streams[self.stdout], streams[self.stderr], status, streams[self.ours.fileno()],
+                        self.places)
         os.close(self.stdout)
         os.close(self.stderr)
         self.ours.close()
         return result
 
 
-def run(code, stdin=None, name="<code>", workspace=None):
-    return Run(code, stdin, name, workspace).end()
+def run(code, stdin=None, name="<code>", workspace=None, environment=()):
+    return Run(code, stdin, name, workspace, environment=environment).end()
 
 
 class Case(unittest.TestCase):

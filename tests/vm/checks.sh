@@ -96,6 +96,7 @@ user_scope() { user ann timeout 120 systemd-run --quiet --user --scope -p Delega
 user_service() { user ann timeout 120 systemd-run --quiet --user --pipe --wait -p Delegate=yes "$@"; }
 user_plain() { user ann timeout 120 "$@"; }
 user_undelegated_scope() { user ann timeout 120 systemd-run --quiet --user --scope "$@"; }
+user_undelegated_service() { user ann timeout 120 systemd-run --quiet --user --pipe --wait "$@"; }
 user_login() { timeout 120 runuser -l ann -c "$(printf '%q ' "$@")"; }
 
 # -- checks ------------------------------------------------------------------------------------
@@ -356,6 +357,17 @@ weak() {
     check "nothing is left afterwards" nothing_left
 }
 
+# A unit that is not delegated, beside one that is, has every controller, and it is its user's. But
+# systemd ends it when a sandbox in it is killed for its memory.
+neighbour() {
+    user ann systemd-run --quiet --user --unit=neighbour -p Delegate=yes sleep 300
+    check "a scope has every controller" user_undelegated_scope bash -c \
+        'grep -w cpu /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/cgroup.controllers'
+    weak user_undelegated_scope
+    check "a service is refused too" refuses user_undelegated_service
+    user ann systemctl --user stop neighbour.service
+}
+
 no_ids() {
     local out="$scratch/bob"
     timeout 60 setpriv --reuid bob --regid bob --init-groups env -i HOME=/home/bob \
@@ -384,16 +396,19 @@ check "cgroup v2 with memory, pids and cpu" bash -c '
 check "the user has a manager" user ann systemctl --user is-active basic.target
 foreign >"$scratch/foreign.before"
 
+# First what is not delegated: once a delegated unit has come to life, systemd leaves the CPU
+# controller to its neighbours as well.
+in_group user-plain weak user_plain
+in_group user-login weak user_login
+in_group user-undelegated-scope weak user_undelegated_scope
+in_group user-without-ids bob
 in_group root-shell full root_shell
 in_group root-scope main_limits root_scope
 in_group root-service main_limits root_service
 in_group root-namespace main_limits root_namespace
 in_group user-scope full user_scope
 in_group user-service main_limits user_service
-in_group user-plain weak user_plain
-in_group user-undelegated-scope weak user_undelegated_scope
-in_group user-login weak user_login
-in_group user-without-ids bob
+in_group user-neighbour neighbour
 group=end
 check "no control group is there that was not before" unchanged
 echo "vm took $(cut -d. -f1 /proc/uptime) s"

@@ -22,6 +22,9 @@ pub const AGENT: &[u8] = include_bytes!(env!("MCP_FORGE_AGENT"));
 /// The runner for Python, to be placed at `python/runner.py` beside the agent.
 pub const PYTHON_RUNNER: &[u8] = include_bytes!("../../../images/python/runner.py");
 
+/// What the runner for Python loads when a program shows something, to be placed beside it.
+pub const PYTHON_DISPLAY: &[u8] = include_bytes!("../../../images/python/display.py");
+
 /// Bytes read at once.
 const CHUNK: usize = 128 * 1024;
 

@@ -761,7 +761,10 @@ mod tests {
         assert_eq!(deny_swap(&file, 0, Some(0)).unwrap(), None);
         // As a kernel that rounds up, or takes no notice, would show it.
         let told = deny_swap(&file, 4096, Some(0)).unwrap().unwrap();
-        assert!(told.starts_with("memory: the kernel does not keep"), "{told}");
+        assert!(
+            told.starts_with("memory: the kernel does not keep"),
+            "{told}"
+        );
     }
 
     #[test]

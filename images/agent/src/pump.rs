@@ -20,6 +20,12 @@ use nix::unistd::Pid;
 
 use crate::{facts, program};
 
+/// The bit of a report's header that asks for an answer.
+const ANSWER: u32 = 1 << 31;
+
+/// The answer: this report, and everything written before it, is on its way to the host.
+const TAKEN: u8 = 6;
+
 /// Serves one job; returns when it is done and told, or when the host is gone.
 pub(crate) fn serve() -> io::Result<()> {
     // Ids of processes and descriptors are all the same user's here: only a process that cannot
@@ -270,9 +276,14 @@ impl Agent {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(_) => run.reports = None,
             }
-            while let Some(report) = self.run.as_mut().and_then(Run::next_report) {
+            while let Some((report, answer)) = self.run.as_mut().and_then(Run::next_report) {
                 self.drain()?;
                 self.host.send(&FromAgent::Report(report))?;
+                if answer && let Some(reports) = self.run.as_ref().and_then(|r| r.reports.as_ref())
+                {
+                    // Does not block; a program that does not read its answers goes without.
+                    let _ = (&*reports).write(&[TAKEN]);
+                }
             }
         }
     }
@@ -298,11 +309,13 @@ impl Run {
         }
     }
 
-    /// Cuts one report (u32 length, big endian, and JSON) off what came. A length beyond the
-    /// bound ends the channel: the program's own code wrote it.
-    fn next_report(&mut self) -> Option<Vec<u8>> {
-        let (length, rest) = self.report_bytes.split_first_chunk::<4>()?;
-        let length = u32::from_be_bytes(*length) as usize;
+    /// Cuts one report (u32, big endian, and JSON) off what came, and tells whether the runner
+    /// waits until it is taken (the highest bit of the u32; the others are the length). A length
+    /// beyond the bound ends the channel: the program's own code wrote it.
+    fn next_report(&mut self) -> Option<(Vec<u8>, bool)> {
+        let (header, rest) = self.report_bytes.split_first_chunk::<4>()?;
+        let header = u32::from_be_bytes(*header);
+        let (length, answer) = ((header & !ANSWER) as usize, header & ANSWER != 0);
         if length > MAX_REPORT {
             self.reports = None;
             self.report_bytes = Vec::new();
@@ -310,7 +323,7 @@ impl Run {
         }
         let report = rest.get(..length)?.to_vec();
         self.report_bytes.drain(..4 + length);
-        Some(report)
+        Some((report, answer))
     }
 }
 
