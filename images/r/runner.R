@@ -12,11 +12,13 @@
 #     R_ENVIRON_USER=              empty: no .Renviron of the workspace is read
 #     PATH, HOME, LANG=C.UTF-8, TMPDIR, TZ
 #
-# In this way R's console is the program's stdin: stdin(), scan(), readLines(stdin()) and the debugger read it. Both
-# variables are unset again before the program starts. The program's stdin, stdout and stderr are descriptors 0, 1 and 2.
-# Descriptor 3 is the read end of a pipe, 4 the write end of another. They are opened anew, by /proc, for each use, so
-# that no connection exists that the program could list or close; the process must be allowed to open them, that is,
-# they were created by or given to (fchown) its user. R cannot set close-on-exec: children of the program inherit both.
+# In this way R's console is the program's stdin: stdin(), scan(), readLines(stdin()) and the debugger read it.
+# R_PROFILE_USER and R_ENVIRON_USER are unset before the program starts; no .Rprofile of the workspace is read.
+#
+# The program's stdin, stdout and stderr are descriptors 0, 1 and 2. Descriptor 3 is the read end of a pipe, 4 the write
+# end of another. They are opened anew, by /proc, for each use, so that no connection exists that the program could list
+# or close. For this the pipes must belong to the user of the process: created by it, or given to it with fchown. R
+# cannot set close-on-exec: children of the program inherit both, and their end is nothing to wait for.
 #
 # Agent to runner, exactly one job (integers big-endian, texts in UTF-8), then one byte (6) for each frame that asks:
 #
@@ -54,11 +56,11 @@
 delayedAssign(".run", eval.env = local({
 
 KIB <- 1024L
-MAX_FRAME <- 4096L * KIB
 MAX_JSON <- MAX_REPR <- MAX_TEXT <- 1024L * KIB
 MAX_MESSAGE <- 64L * KIB
 MAX_TRACEBACK <- 256L * KIB
 MAX_IMAGE <- 2969L * KIB  # 2.9 MiB, base64 of which fits a frame
+MAX_ITEMS <- 1e5
 MAX_DEPTH <- 64L
 MAX_FRAMES <- 40L
 NO_STDIN <- "no standard input: pass the text as `stdin`"
@@ -67,7 +69,8 @@ NO_DEBUGGER <- "no standard input for the debugger: pass its commands as `stdin`
 # All that changes. The functions themselves are locked before the program starts.
 state <- new.env(parent = emptyenv())
 state$pid <- Sys.getpid()
-state$ended <- FALSE      # the end of the program was reported or needs no report
+state$ended <- FALSE      # the program has ended in a way that needs no further report
+state$reported <- FALSE   # an error was reported: the program is ending
 state$status <- 1L        # what a jump to top level ends with
 state$lines <- NULL       # where the expressions of the program begin
 state$line <- NULL        # where the current one does
@@ -99,7 +102,8 @@ is_ours <- function() Sys.getpid() == state$pid
 # Sends a frame and waits until the agent has taken it. An interrupt meanwhile comes afterwards: no frame is torn.
 send <- function(type, ...) {
     fields <- c(...)
-    data <- charToRaw(paste0("{\"type\":\"", type, "\"", paste0(",\"", names(fields), "\":", fields, collapse = ""), "}"))
+    text <- paste0(",\"", names(fields), "\":", fields, collapse = "")
+    data <- charToRaw(paste0("{\"type\":\"", type, "\"", text, "}"))
     header <- as.raw(c(128L, length(data) %/% c(65536L, 256L, 1L) %% 256L))
     suspendInterrupts({
         flush(getConnection(1L))
@@ -146,7 +150,17 @@ quote_text <- function(text) {
     paste0("\"", text, "\"")
 }
 
-bounded <- function(text, limit) quote_text(cut_text(utf8(paste(text, collapse = "\n")), limit))
+# The text as a JSON string of about `limit` bytes at most.
+bounded <- function(text, limit) {
+    text <- utf8(paste(text, collapse = "\n"))
+    size <- limit
+    repeat {
+        json <- quote_text(cut_text(text, size))
+        excess <- nchar(json, "bytes") / limit
+        if (excess <= 1) return(json)
+        size <- as.integer(min(size / excess, size - 64))
+    }
+}
 
 base64 <- local({
     alphabet <- charToRaw("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
@@ -212,6 +226,7 @@ wrap <- function(open, items, close) paste0(open, paste(items, collapse = ","), 
 
 rows <- function(x) {
     labels <- attr(x, "row.names")
+    if (length(labels) * length(unclass(x)) > MAX_ITEMS) return(NULL)
     kept <- c("names", "row.names", "class", ".internal.selfref")
     columns <- lapply(unclass(x), elements)
     attr(x, "row.names") <- NULL
@@ -233,7 +248,7 @@ FRAMES <- list("data.frame", c("tbl_df", "tbl", "data.frame"), c("data.table", "
 to_json <- function(x, depth = 0L) {
     if (is.null(x)) return("null")
     if (depth > MAX_DEPTH || !(is.atomic(x) || typeof(x) == "list")) return(NULL)
-    if (length(unclass(x)) > 1e5) return(NULL)
+    if (length(unclass(x)) > MAX_ITEMS) return(NULL)
     class <- oldClass(x)
     if (is.atomic(x)) {
         items <- elements(x)
@@ -338,7 +353,7 @@ user_frames <- function(top) {
     calls <- sys.calls()[seq_len(top)]
     where <- lapply(calls, place)
     here <- if (top > 0L) where[[top]]
-    raising <- c("stop", "signalCondition", "abort", "signal_abort", ".handleSimpleError", "warning", "warningCondition",
+    raising <- c("stop", "signalCondition", "abort", "signal_abort", ".handleSimpleError", "warning",
                  ".signalSimpleWarning", "withRestarts", "withOneRestart", "doWithOneRestart")
     while (top > 0L) {
         name <- calls[[top]][[1L]]
@@ -373,7 +388,7 @@ head_of <- function(x, n) x[seq_len(n)]
 tail_of <- function(x, n) x[seq.int(length(x) - n + 1L, length(x))]
 
 report <- function(name, message, traceback) {
-    state$ended <- TRUE
+    state$ended <- state$reported <- TRUE
     release_capture()
     send("error", name = bounded(name, KIB), message = bounded(message, MAX_MESSAGE),
          traceback = bounded(traceback, MAX_TRACEBACK))
@@ -431,13 +446,13 @@ on_warning <- function(condition) {
 }
 
 on_interrupt <- function(top) {
-    if (state$ended) return()
+    if (state$reported) return()
     report("interrupt", "interrupted", traceback_text("Error", "interrupted", user_frames(top)))
     end_program(130L)
 }
 
 on_error <- function(condition, top) {
-    if (state$ended) return()
+    if (state$reported) return()
     # signalCondition() goes on when nobody handles the condition, but for the one of rlang, which then stops.
     if (top > 0L && identical(sys.function(top), signalCondition)) {
         caller <- if (top > 1L) environment(sys.function(top - 1L))
@@ -576,9 +591,11 @@ keep_value <- function(value) {
 # In place of R's `.First.sys`, which R calls next when a jump to top level has left this file.
 finish <- function() {
     options(error = NULL)
-    if (!state$ended) report_unseen()
-    close_devices()
-    .Internal(quit("no", state$status, FALSE))
+    suspendInterrupts({
+        if (!state$ended) report_unseen()
+        close_devices()
+        .Internal(quit("no", state$status, FALSE))
+    })
 }
 
 # An error that no handler saw: one for want of stack, or one after the program removed the handlers.
@@ -647,6 +664,7 @@ new.env()
         keep_value(result$value)
         send_pages()
     }
+    state$line <- NULL
     state$status <- 0L
     state$ended <- TRUE
     close_devices()

@@ -25,7 +25,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 DEADLINE = 60
 NO_STDIN = "no standard input: pass the text as `stdin`"
 NO_DEBUGGER = "no standard input for the debugger: pass its commands as `stdin`"
-KIB, MIB = 1024, 1024 * 1024
+MIB = 1024 * 1024
 ACKNOWLEDGE = 1 << 31
 
 
@@ -66,7 +66,7 @@ def needs(*names):
 class Run:
     """A started program, and all that came from it, in order: ("out", bytes), ("err", bytes), ("frame", object)."""
 
-    def __init__(self, code, stdin=None, name="<code>", workspace=None, cut=None, job=True):
+    def __init__(self, code, stdin=None, name="<code>", workspace=None, cut=None):
         self.code, self.signal = None, None
         self.events, self.buffer, self.headers = [], b"", []
         self.workspace = workspace or tempfile.mkdtemp(dir=base)
@@ -378,8 +378,10 @@ class Values(Case):
         self.json("as.Date('2020-02-29')", "2020-02-29")
 
     def test_what_json_cannot_carry(self):
-        for code in ("NaN", "c(1, Inf)", "1i", "as.raw(1)", "matrix(1:4, 2)", "quote(x)", "Sys.time()", "sum", "globalenv()",
-                     "c(a = 1, a = 2)", "c(a = 1, 2)", "list(1, sum)", "structure(1, class = 'foo')", "y ~ x", "1:200000",
+        for code in ("NaN", "c(1, Inf)", "1i", "as.raw(1)", "matrix(1:4, 2)", "quote(x)", "Sys.time()", "sum",
+                     "globalenv()",
+                     "c(a = 1, a = 2)", "c(a = 1, 2)", "list(1, sum)", "structure(1, class = 'foo')", "y ~ x",
+                     "1:200000",
                      "data.frame(a = NaN)", "as.difftime(1, units = 'secs')", "structure(1, note = 'x')",
                      "structure(list(1), class = 'foo')"):
             with self.subTest(code):
@@ -415,7 +417,8 @@ class Values(Case):
             A$new()""")["repr"], "<A>")
 
     def test_a_failing_print_is_an_error(self):
-        traceback = self.error("print.foo <- function(x, ...) {\n  cat('half\\n')\n  stop('no')\n}\nstructure(1, class = 'foo')",
+        traceback = self.error("print.foo <- function(x, ...) {\n  cat('half\\n')\n  stop('no')\n}\n"
+                               "structure(1, class = 'foo')",
                                "simpleError", "no", out="half\n")
         self.assertEqual(traceback, "Error in print.foo(x) (<code>#3): no\nTraceback:\n"
                                     " 1. print(x) at <code>#5\n 2. print.foo(x)")
@@ -435,7 +438,8 @@ class Values(Case):
         self.no_json('strrep("a", 2e6)')
 
     def test_messages_while_printing(self):
-        self.check("print.foo <- function(x, ...) {message('m'); warning('w'); cat('foo\\n')}\nstructure(1, class = 'foo')",
+        self.check("print.foo <- function(x, ...) {message('m'); warning('w'); cat('foo\\n')}\n"
+                   "structure(1, class = 'foo')",
                    ("message", "m\n"), ("warning", "w"), ("value", "foo"))
 
     def test_last_value(self):
@@ -462,18 +466,21 @@ class Conditions(Case):
         self.check("""
             x <- lapply(1:2, function(i) warning("l", i))
             tryCatch({ warning("caught") }, warning = function(w) cat("handler\\n"))
-            x <- tryCatch({ x <- withCallingHandlers(warning("passed"), warning = function(w) cat("saw\\n")); 1 }, error = identity)
+            x <- tryCatch(withCallingHandlers(warning("passed"), warning = function(w) cat("saw\\n")), error = identity)
             f <- function() { on.exit(warning("exit")); invisible() }
-            f()""", ("warning", "l1"), ("warning", "l2"), ("out", "handler\nsaw\n"), ("warning", "passed"), ("warning", "exit"))
+            f()""", ("warning", "l1"), ("warning", "l2"), ("out", "handler\nsaw\n"), ("warning", "passed"),
+                   ("warning", "exit"))
 
     def test_suppressed(self):
-        self.check('suppressWarnings({warning("w"); as.integer("x")})\nsuppressMessages(message("m"))', ("out", "[1] NA\n"))
+        self.check('suppressWarnings({warning("w"); as.integer("x")})\nsuppressMessages(message("m"))', ("out",
+                                                                                                         "[1] NA\n"))
 
     def test_the_warn_option(self):
         self.check('options(warn = -1); warning("w")\noptions(warn = 1); warning("now")', ("warning", "now"))
         traceback = self.error('options(warn = 2)\nf <- function() warning("w")\nf()', "simpleError",
                                "(converted from warning) w")
-        self.assertEqual(traceback, "Error in f() (<code>#2): (converted from warning) w\nTraceback:\n 1. f() at <code>#3")
+        self.assertEqual(traceback, "Error in f() (<code>#2): (converted from warning) w\nTraceback:\n"
+                                    " 1. f() at <code>#3")
 
     def test_warnings_function(self):
         self.check('for (i in 1:2) warning("w", i)\nnames(warnings())', ("warning", "w1"), ("warning", "w2"),
@@ -526,8 +533,15 @@ class Conditions(Case):
         self.assertLessEqual(len(frame["text"].encode()), MIB)
         self.assertIn("bytes left out", frame["text"])
 
+    def test_frames_are_bounded_as_they_are_sent(self):
+        frame = run('message(strrep("\\001\\"", 1e6))').only("message")  # escaped it is four times as long
+        self.assertLessEqual(len(json.dumps(frame["text"])), MIB)
+        self.assertGreater(len(json.dumps(frame["text"])), MIB // 2)
+        self.assertIn("bytes left out", frame["text"])
+
     def test_forks_report_nothing(self):
-        result = run("r <- parallel::mclapply(1:2, function(i) { message('m', i); i }, mc.cores = 2)\nmessage('parent')\nr")
+        result = run("r <- parallel::mclapply(1:2, function(i) { message('m', i); i }, mc.cores = 2)\n"
+                     "message('parent')\nr")
         self.assertEqual(result.code, 0, result)
         self.assertEqual([frame["type"] for frame in result.frames], ["message", "value"], result)
         self.assertEqual(sorted(result.err.split()), ["m1", "m2"])
@@ -545,7 +559,8 @@ class Errors(Case):
             cat("before\\n")
             f()
             cat("never\\n")""", "simpleError", "boom 1", out="before\n")
-        self.assertEqual(traceback, "Error in g(1) (<code>#3): boom 1\nTraceback:\n 1. f() at <code>#8\n 2. g(1) at <code>#5")
+        self.assertEqual(traceback, "Error in g(1) (<code>#3): boom 1\nTraceback:\n 1. f() at <code>#8\n"
+                                    " 2. g(1) at <code>#5")
 
     def test_at_top_level(self):
         self.assertEqual(self.error("1\nstop('x')", "simpleError", "x", out="[1] 1\n"), "Error (<code>#2): x")
@@ -560,7 +575,8 @@ class Errors(Case):
                                     "Traceback:\n 1. f(1) at <code>#5")
 
     def test_in_compiled_code(self):
-        traceback = self.error('f <- function(x) {\n  for (i in 1:3) x <- x + i\n  stop("no")\n}\nf <- compiler::cmpfun(f)\nf(1)',
+        traceback = self.error('f <- function(x) {\n  for (i in 1:3) x <- x + i\n  stop("no")\n}\n'
+                               'f <- compiler::cmpfun(f)\nf(1)',
                                "simpleError", "no")
         self.assertEqual(traceback, "Error in f(1) (<code>#3): no\nTraceback:\n 1. f(1) at <code>#6")
 
@@ -576,7 +592,8 @@ class Errors(Case):
         self.assertEqual(traceback, "Error in h() (lib.R#2): in file\nTraceback:\n 1. h() at <code>#3")
 
     def test_classes(self):
-        self.error("stop(structure(class = c('mine', 'error', 'condition'), list(message = 'm', call = NULL)))", "mine", "m")
+        self.error("stop(structure(class = c('mine', 'error', 'condition'), list(message = 'm', call = NULL)))", "mine",
+                   "m")
         self.error("stop(structure(class = c('odd', 'condition'), list(message = 'm', call = NULL)))", "odd", "m")
         self.error("stopifnot('must be' = 1 > 2)", "simpleError", "must be")
 
@@ -588,7 +605,8 @@ class Errors(Case):
                    ("message", "i\n"), ("warning", "w"))
 
     def test_on_exit_runs_after_the_report(self):
-        self.check("f <- function() { on.exit(cat('bye\\n')); stop('x') }\nf()", ("error", "x"), ("out", "bye\n"), status=1)
+        self.check("f <- function() { on.exit(cat('bye\\n')); stop('x') }\nf()", ("error", "x"), ("out", "bye\n"),
+                   status=1)
 
     def test_the_error_option(self):
         self.check("options(error = quote(cat('option\\n')))\nstop('x')\ncat('never\\n')",
@@ -599,7 +617,8 @@ class Errors(Case):
         result = run("f <- function(x) f(x + 1)\ncat('a\\n')\nf(1)")
         self.assertEqual((result.code, result.out), (1, "a\n"), result)
         self.assertRegex(result.only("error")["message"], "infinite recursion|C stack usage")
-        self.check("f <- function(x) f(x + 1)\ntryCatch(f(1), error = function(e) cat('caught\\n'))", ("out", "caught\n"))
+        self.check("f <- function(x) f(x + 1)\ntryCatch(f(1), error = function(e) cat('caught\\n'))", ("out",
+                                                                                                       "caught\n"))
 
     def test_deep_tracebacks_are_cut(self):
         traceback = self.error("f <- function(n) if (n == 0) stop('deep') else f(n - 1)\nf(500)", "simpleError", "deep")
@@ -624,7 +643,8 @@ class Errors(Case):
         self.assertEqual(error["traceback"], "Error: " + error["message"])
 
     def test_nothing_runs_when_a_later_line_is_wrong(self):
-        self.error("cat('never\\n')\nx <- (", "parseError", "<code>:3:0: unexpected end of input\n1: cat('never\\n')\n2: x <- (\n  ^")
+        self.error("cat('never\\n')\nx <- (", "parseError", "<code>:3:0: unexpected end of input\n1: cat('never\\n')\n"
+                                                            "2: x <- (\n  ^")
 
     def test_sources_that_are_no_text(self):
         self.error(b"x <- 1\0", "parseError", "source code cannot contain null bytes")
@@ -644,20 +664,27 @@ class TopLevel(Case):
                    ("value", "<environment: R_GlobalEnv>"))
 
     def test_frames_in_functions(self):
-        self.check("f <- function(n) if (n > 1) n * Recall(n - 1) else 1\nf(5)\ng <- function(...) sys.call()\ng(1, b = 2)\n"
+        self.check("f <- function(n) if (n > 1) n * Recall(n - 1) else 1\nf(5)\ng <- function(...) sys.call()\n"
+                   "g(1, b = 2)\n"
                    "local({ y <- 2; environmentName(parent.env(environment())) })\nh <- function() sys.nframe()\nh()",
                    ("out", '[1] 120\ng(1, b = 2)\n[1] "R_GlobalEnv"\n'), ("value", "[1] 1"))
 
     def test_the_same_as_r_itself(self):
         for code in (
                 "x <- c(a = 1, b = 2)\nx\ninvisible(x)\n(x)\nif (TRUE) x else 0\nfor (i in 1:2) print(i)\nNULL",
-                "f <- function(...) { g <- function() parent.frame(2); list(sys.call(), nargs(), sys.nframe(), g()) }\nf(1, k = 2)",
-                "lm(dist ~ speed, cars)\nsummary(lm(dist ~ speed, cars))\nhead(mtcars)\nstr(iris)\ntable(cars$speed > 10)",
-                "setClass('A', representation(x = 'numeric'))\nnew('A', x = 1)\nsetGeneric('area', function(s) standardGeneric('area'))",
+                "f <- function(...) { g <- function() parent.frame(2); list(sys.call(), nargs(), sys.nframe(), g()) }\n"
+                "f(1, k = 2)",
+                "lm(dist ~ speed, cars)\nsummary(lm(dist ~ speed, cars))\nhead(mtcars)\nstr(iris)\n"
+                "table(cars$speed > 10)",
+                "setClass('A', representation(x = 'numeric'))\nnew('A', x = 1)\n"
+                "setGeneric('area', function(s) standardGeneric('area'))",
                 "B <- setRefClass('B', fields = list(n = 'numeric'))\nB$new(n = 3)\nB",
-                "sapply(1:3, function(i) sys.nframe())\ndo.call('sys.call', list())\neval(quote(sys.nframe()))\nidentical(local(parent.frame(6)), globalenv())",
-                "tryCatch(stop('e'), error = print)\ntryCatch(f(), error = print)\ntryCatch(warning('w'), warning = print)",
-                "matrix(1:6, 2)\narray(1:8, c(2, 2, 2))\nlist(1, list('a', b = NULL))\nas.POSIXct('2020-01-01', tz = 'UTC')\n1i\nquote(x + y)"):
+                "sapply(1:3, function(i) sys.nframe())\ndo.call('sys.call', list())\neval(quote(sys.nframe()))\n"
+                "identical(local(parent.frame(6)), globalenv())",
+                "tryCatch(stop('e'), error = print)\ntryCatch(f(), error = print)\n"
+                "tryCatch(warning('w'), warning = print)",
+                "matrix(1:6, 2)\narray(1:8, c(2, 2, 2))\nlist(1, list('a', b = NULL))\n"
+                "as.POSIXct('2020-01-01', tz = 'UTC')\n1i\nquote(x + y)"):
             with self.subTest(code):
                 plain = subprocess.run([binary, "--no-echo", "--no-restore", "--no-save"], input=code, encoding="utf-8",
                                        stdout=subprocess.PIPE, env={**environment, "R_PROFILE_USER": ""}, check=True)
@@ -667,9 +694,11 @@ class TopLevel(Case):
         self.json("x <- '" + "a" * 300000 + "'\n" + "y <- nchar(x)\n" * 2000 + "y", 300000)
 
     def test_no_frame_but_the_programs(self):
-        self.check("f <- function() sys.calls()\nlength(f())\nlocal(sys.nframe())\ng <- function() identical(sys.function(1), g)\ng()",
+        self.check("f <- function() sys.calls()\nlength(f())\nlocal(sys.nframe())\n"
+                   "g <- function() identical(sys.function(1), g)\ng()",
                    ("out", "[1] 1\n[1] 6\n"), ("value", "[1] TRUE"))
-        self.check("print.foo <- function(x, ...) cat(length(sys.calls()))\nstructure(1, class = 'foo')", ("value", "2"))
+        self.check("print.foo <- function(x, ...) cat(length(sys.calls()))\nstructure(1, class = 'foo')", ("value",
+                                                                                                           "2"))
 
     def test_jumps_out_of_nothing(self):
         self.error("return(1)", "simpleError", "no function to return from, jumping to top level")
@@ -680,12 +709,13 @@ class TopLevel(Case):
                    ("out", "character(0)\n"), ("value", '[1] "x"'))
 
     def test_the_search_path_is_that_of_r(self):
-        packages = '".GlobalEnv,package:stats,package:graphics,package:grDevices,package:utils,package:datasets,package:methods,Autoloads,package:base"'
-        self.assertEqual(self.value("paste(search(), collapse = ',')")["repr"], "[1] " + packages)
+        names = ["stats", "graphics", "grDevices", "utils", "datasets", "methods"]
+        self.json("search()", [".GlobalEnv", *("package:" + name for name in names), "Autoloads", "package:base"])
 
     def test_everything_detached_and_masked(self):
         self.check("""
-            for (p in grep("package:(stats|graphics|utils|datasets)", search(), value = TRUE)) detach(p, character.only = TRUE)
+            for (package in grep("package:(stats|graphics|utils|datasets)", search(), value = TRUE))
+                detach(package, character.only = TRUE)
             print <- cat <- stop <- file <- paste0 <- list <- `if` <- `{` <- function(...) base::stop("masked")
             base::message("m")
             1L""", ("message", "m\n"), ("value", "[1] 1"))
@@ -694,15 +724,16 @@ class TopLevel(Case):
         self.json("c(interactive(), length(commandArgs(TRUE)) > 0)", [False, False])
 
     def test_children_that_are_r(self):
-        self.json("""system2(file.path(R.home("bin"), "Rscript"), c("-e", shQuote("cat('child', interactive())")), stdout = TRUE)""",
-                  "child FALSE")
+        self.json("""
+            rscript <- file.path(R.home("bin"), "Rscript")
+            system2(rscript, c("-e", shQuote("cat('child', interactive())")), stdout = TRUE)""", "child FALSE")
 
     def test_sources(self):
         workspace = tempfile.mkdtemp(dir=base)
         with open(os.path.join(workspace, "lib.R"), "w") as file:
             file.write("y <- 5\n6\nmessage('in')\n")
-        self.check("source('lib.R')\nsource('lib.R', echo = FALSE, print.eval = TRUE)\ny", ("message", "in\n"), ("out", "[1] 6\n"),
-                   ("message", "in\n"), ("value", "[1] 5"), workspace=workspace)
+        self.check("source('lib.R')\nsource('lib.R', echo = FALSE, print.eval = TRUE)\ny",
+                   ("message", "in\n"), ("out", "[1] 6\n"), ("message", "in\n"), ("value", "[1] 5"), workspace=workspace)
 
     def test_files_of_the_workspace_are_not_read_at_start(self):
         workspace = tempfile.mkdtemp(dir=base)
@@ -715,13 +746,15 @@ class TopLevel(Case):
         self.json("c(exists('send'), exists('on_condition'), exists('state'))", [False] * 3)
 
     def test_standard_functions_are_whole(self):
-        self.check("Sys.which('sh') != ''\nsystem('echo s', intern = TRUE)\nis.character(utils::osVersion) && nzchar(utils::osVersion)",
+        self.check("Sys.which('sh') != ''\nsystem('echo s', intern = TRUE)\n"
+                   "is.character(utils::osVersion) && nzchar(utils::osVersion)",
                    ("out", '  sh \nTRUE \n[1] "s"\n'), ("value", "[1] TRUE"))
 
 
 class Ends(Case):
     def test_quit(self):
-        for code, status in ("quit()", 0), ("q('no', 3)", 3), ("f <- function() lapply(1, function(i) quit(status = 7))\nf()", 7):
+        nested = "f <- function() lapply(1, function(i) quit(status = 7))\nf()"
+        for code, status in ("quit()", 0), ("q('no', 3)", 3), (nested, 7):
             with self.subTest(code):
                 self.check("cat('a\\n')\n" + code + "\ncat('never\\n')", ("out", "a\n"), status=status)
 
@@ -734,15 +767,19 @@ class Ends(Case):
                    ("out", "last\n"), ("message", "m\n"), status=3)
         self.check(".Last <- function() cat('last\\n')\n1", ("value", "[1] 1"), ("out", "last\n"))
         self.check(".Last <- function() cat('last\\n')\nquit(runLast = FALSE)")
+        self.check(".Last <- function() stop('x')\ncat('a\\n')", ("out", "a\n"), ("error", "x"), status=1)
 
     def test_quit_sends_the_open_page(self):
         self.check("plot(1)\nquit(status = 2)", "display", status=2)
 
     def test_exit_finalizers_run(self):
-        self.check("e <- new.env()\ninvisible(reg.finalizer(e, function(e) cat('final\\n'), onexit = TRUE))", ("out", "final\n"))
+        self.check("e <- new.env()\ninvisible(reg.finalizer(e, function(e) cat('final\\n'), onexit = TRUE))", ("out",
+                                                                                                               "final\n"
+                                                                                                               ""))
 
     def test_interrupts(self):
-        started = Run("f <- function() {\n  on.exit(cat('cleaned\\n'))\n  cat('ready\\n')\n  Sys.sleep(30)\n}\nf()\ncat('never\\n')").read_until("ready")
+        started = Run("f <- function() {\n  on.exit(cat('cleaned\\n'))\n  cat('ready\\n')\n  Sys.sleep(30)\n}\nf()\n"
+                      "cat('never\\n')").read_until("ready")
         os.kill(started.pid, signal.SIGINT)
         result = started.end()
         self.assertEqual((result.code, result.out), (130, "ready\ncleaned\n"), result)
@@ -751,7 +788,8 @@ class Ends(Case):
         self.assertIn(" 1. f() at <code>#6", error["traceback"])
 
     def test_a_caught_interrupt(self):
-        started = Run("tryCatch({ cat('ready\\n'); Sys.sleep(30) }, interrupt = function(i) cat('caught\\n'))\n1").read_until("ready")
+        started = Run("tryCatch({ cat('ready\\n'); Sys.sleep(30) }, interrupt = function(i) cat('caught\\n'))\n"
+                      "1").read_until("ready")
         os.kill(started.pid, signal.SIGINT)
         result = started.end()
         self.assertEqual((result.code, result.order), (0, [("out", "ready\ncaught\n"), ("value", "[1] 1")]), result)
@@ -801,7 +839,8 @@ class Ends(Case):
 
 class Input(Case):
     def test_readline(self):
-        self.check("x <- readline('name? ')\ny <- readline()\nc(x, y)", ("out", "name? "), ("value", '[1] "Jörg" "b c" '),
+        self.check("x <- readline('name? ')\ny <- readline()\nc(x, y)", ("out", "name? "), ("value",
+                                                                                            '[1] "Jörg" "b c" '),
                    stdin="Jörg\nb c\nrest\n")
 
     def test_readline_at_the_end(self):
@@ -812,7 +851,8 @@ class Input(Case):
         self.assertIn(" 1. f() at <code>#3", traceback)
 
     def test_readers_share_one_stdin(self):
-        self.check("a <- readline(); b <- readLines(stdin(), 1); c <- scan(quiet = TRUE, nlines = 1); d <- readline()\nlist(a, b, c, d)[[4]]\nc",
+        self.check("a <- readline(); b <- readLines(stdin(), 1); c <- scan(quiet = TRUE, nlines = 1); d <- readline()\n"
+                   "list(a, b, c, d)[[4]]\nc",
                    ("out", '[1] "four"\n'), ("value", "[1] 1 2 3"), stdin="one\ntwo\n1 2 3\nfour\n")
 
     def test_files_named_stdin(self):
@@ -851,15 +891,18 @@ class Plots(Case):
 
     def test_pages_in_order(self):
         result = run("plot(1)\ncat('a\\n')\nx <- hist(c(1, 2, 2))\ncat('b\\n')\nx <- barplot(1:3)\n7")
-        self.assertEqual(result.order, [("out", "a\n"), "display", ("out", "b\n"), "display", "display", ("value", "[1] 7")])
+        self.assertEqual(result.order, [("out", "a\n"), "display", ("out", "b\n"), "display", "display", ("value",
+                                                                                                          "[1] 7")])
         self.assertEqual(len({frame["data"]["image/png"] for frame in result.of("display")}), 3)
 
     def test_low_level_additions_change_the_page(self):
-        plain, added = [run("plot(1:3)\n" + more).only("display")["data"]["image/png"] for more in ("", "abline(h = 2)")]
+        plain, added = [run("plot(1:3)\n" + more).only("display")["data"]["image/png"] for more in ("",
+                                                                                                    "abline(h = 2)")]
         self.assertNotEqual(plain, added)
 
     def test_many_figures_on_a_page(self):
-        self.check("par(mfrow = c(1, 2))\nplot(1)\nplot(2)\nlayout(matrix(1:2, 1))\nplot(3)\nplot(4)", "display", "display")
+        self.check("par(mfrow = c(1, 2))\nplot(1)\nplot(2)\nlayout(matrix(1:2, 1))\nplot(3)\nplot(4)", "display",
+                   "display")
 
     def test_par_new_stays_on_the_page(self):
         self.check("plot(1)\npar(new = TRUE)\nplot(2)", "display")
@@ -877,11 +920,13 @@ class Plots(Case):
         self.check("dev.new()\nplot(1)\ndev.new()\nplot(2)", "display", "display")
 
     def test_size_options(self):
-        result = self.check("options(repr.plot.width = 3, repr.plot.height = 2, repr.plot.res = 50)\nplot(1)", "display")
+        result = self.check("options(repr.plot.width = 3, repr.plot.height = 2, repr.plot.res = 50)\nplot(1)",
+                            "display")
         self.assertEqual(png_size(result.frames[0]), (150, 100))
 
     def test_devices_of_the_program(self):
-        result = run("png('a.png'); plot(1); invisible(dev.off())\npdf('b.pdf'); plot(1); invisible(dev.off())\nfile.exists('a.png', 'b.pdf')")
+        result = run("png('a.png'); plot(1); invisible(dev.off())\npdf('b.pdf'); plot(1); invisible(dev.off())\n"
+                     "file.exists('a.png', 'b.pdf')")
         self.assertEqual(result.only("value")["json"], [True, True])
         self.assertEqual(sorted(os.listdir(result.workspace)), ["a.png", "b.pdf"])
 
@@ -890,28 +935,33 @@ class Plots(Case):
         self.check("plot(1)\npng('a.png'); plot(2); x <- dev.off()\nlines(1:2)\nplot(3)", "display", "display")
 
     def test_dev_copy(self):
-        result = run("plot(1:10)\ninvisible(dev.copy(png, 'copy.png'))\ninvisible(dev.off())\nr <- recordPlot()\nfile.size('copy.png') > 2000")
+        result = run("plot(1:10)\ninvisible(dev.copy(png, 'copy.png'))\ninvisible(dev.off())\nr <- recordPlot()\n"
+                     "file.size('copy.png') > 2000")
         self.assertEqual(result.of("value")[0]["json"], True)
         self.assertEqual(len(result.of("display")), 1)
 
     def test_an_error_keeps_the_page(self):
         self.check("plot(1)\nstop('x')", ("error", "x"), "display", status=1)
-        self.check("f <- function() { old <- par(pch = 2); on.exit(par(old)); plot(1); stop('x') }\nf()", ("error", "x"), "display", status=1)
+        self.check("f <- function() { old <- par(pch = 2); on.exit(par(old)); plot(1); stop('x') }\nf()", ("error",
+                                                                                                           "x"),
+                                                                                                           "display",
+                                                                                                           status=1)
 
     def test_drawing_while_printing(self):
         self.check("print.foo <- function(x, ...) plot(unclass(x))\nstructure(1, class = 'foo')", "display")
 
-    def test_the_terminal_value_follows_its_plot(self):
+    def test_the_last_value_follows_the_plots(self):
         self.check("x <- hist(c(1, 2))\nx$counts[1] * 0 + 1", "display", ("value", "[1] 1"))
 
     def test_images_too_large_are_told(self):
-        result = run("options(repr.plot.width = 30, repr.plot.height = 30)\npar(mar = rep(0, 4))\n"
-                     "image(matrix(runif(1600^2), 1600), col = rainbow(1e4), axes = FALSE)")
+        result = run("options(repr.plot.width = 20, repr.plot.height = 20)\npar(mar = rep(0, 4))\n"
+                     "image(matrix(runif(1200^2), 1200), col = rainbow(1e4), axes = FALSE)")
         self.assertEqual(result.code, 0)
         self.assertRegex(result.only("message")["text"], r"A plot of \d+\.\d MiB is too large to be shown")
 
     def test_grid(self):
-        self.check("library(grid)\ngrid.newpage()\ngrid.rect()\ncat('a\\n')\ngrid.newpage()\ngrid.circle()\ncat('b\\n')",
+        self.check("library(grid)\ngrid.newpage()\ngrid.rect()\ncat('a\\n')\ngrid.newpage()\ngrid.circle()\n"
+                   "cat('b\\n')",
                    ("out", "a\n"), "display", ("out", "b\n"), "display")
 
     @needs("lattice")
