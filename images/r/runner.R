@@ -74,6 +74,7 @@ state$reported <- FALSE   # an error was reported: the program is ending
 state$status <- 1L        # what a jump to top level ends with
 state$lines <- NULL       # where the expressions of the program begin
 state$line <- NULL        # where the current one does
+state$message <- NULL     # of the last error before it
 state$warnings <- list()  # of the current expression
 state$devices <- list()   # ours, as opened: number, pattern of its files, pages sent
 
@@ -516,13 +517,14 @@ set_up_quit <- function() {
     redefine("q", quit)
 }
 
-# R asks two shells for the name of the system, while its file /etc/os-release is all that it needs on Linux.
-load_default_packages <- function(first) {
+# When utils is loaded, R asks two shells for the name of the system, of which it uses no more than this. It reads
+# /etc/os-release then.
+load_utils <- function() {
     saved <- list(Sys.which = Sys.which, system = system)
+    on.exit(for (name in names(saved)) redefine(name, saved[[name]]))
     redefine("Sys.which", function(names) c(uname = "uname"))
     redefine("system", function(...) "Linux")
-    on.exit(for (name in names(saved)) redefine(name, saved[[name]]))
-    first()
+    loadNamespace("utils")
 }
 
 # -- the run -----------------------------------------------------------------------------------------------------------
@@ -600,7 +602,8 @@ finish <- function() {
 
 # An error that no handler saw: one for want of stack, or one after the program removed the handlers.
 report_unseen <- function() {
-    message <- sub("\n$", "", geterrmessage())
+    message <- geterrmessage()
+    message <- if (identical(message, state$message)) "" else sub("\n$", "", message)
     report("simpleError", if (nzchar(message)) sub("^Error[^:]*: *\n? *", "", message) else "evaluation was aborted",
            if (nzchar(message)) message else "Error: evaluation was aborted")
 }
@@ -617,7 +620,8 @@ prepare <- function() {
     Sys.unsetenv(c("R_PROFILE_USER", "R_ENVIRON_USER"))
     first <- .First.sys
     redefine(".First.sys", function() .Internal(quit("no", 125L, FALSE)))
-    load_default_packages(first)
+    load_utils()
+    first()
     options(device = device, menu.graphics = FALSE, keep.source = TRUE)
     set_up_quit()
     setHook("plot.new", function(...) send_pages())
@@ -651,6 +655,7 @@ new.env()
     code <- start()
     for (index in seq_along(code)) {
         state$line <- state$lines[index]
+        state$message <- geterrmessage()
         .Internal(delayedAssign("value", code[[index]], globalenv(), environment()))
         result <- .Internal(withVisible(value))
         if (result$visible) {
@@ -660,6 +665,7 @@ new.env()
             .Internal(delayedAssign("printed", call[[1L]], call[[2L]], environment()))
             printed
             if (captured) send_value(result$value, end_capture())
+            printed <- call <- NULL  # nothing but .Last.value keeps a value alive
         }
         keep_value(result$value)
         send_pages()

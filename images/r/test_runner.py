@@ -442,6 +442,11 @@ class Values(Case):
                    "structure(1, class = 'foo')",
                    ("message", "m\n"), ("warning", "w"), ("value", "foo"))
 
+    def test_values_are_not_kept_alive(self):
+        result = run("e <- structure(list(new.env()), class = 'e')\nprint.e <- function(x, ...) cat('<e>\\n')\n"
+                     "invisible(reg.finalizer(e[[1]], function(e) cat('gone\\n')))\ne\nrm(e)\ninvisible(gc())\n1")
+        self.assertEqual(result.order, [("out", "<e>\ngone\n"), ("value", "[1] 1")])
+
     def test_last_value(self):
         self.json("3 + 4\n.Last.value * 2", 14)
 
@@ -632,6 +637,8 @@ class Errors(Case):
     def test_abort(self):
         result = run("cat('a\\n')\ninvokeRestart('abort')\ncat('never\\n')")
         self.assertEqual((result.code, result.out), (1, "a\n"), result)
+        self.assertEqual(result.only("error")["message"], "evaluation was aborted")
+        result = run("try(stop('old'), silent = TRUE)\ninvokeRestart('abort')")
         self.assertEqual(result.only("error")["message"], "evaluation was aborted")
 
     def test_parse_errors(self):
