@@ -66,7 +66,8 @@ def needs(*names):
 class Run:
     """A started program, and all that came from it, in order: ("out", bytes), ("err", bytes), ("frame", object)."""
 
-    def __init__(self, code, stdin=None, name="<code>", workspace=None, cut=None):
+    def __init__(self, code, stdin=None, name="<code>", workspace=None, cut=None, on_frame=None):
+        self.on_frame = on_frame  # called before a frame is answered
         self.code, self.signal = None, None
         self.events, self.buffer, self.headers = [], b"", []
         self.workspace = workspace or tempfile.mkdtemp(dir=base)
@@ -120,6 +121,8 @@ class Run:
                 self._drain()
             self.headers.append(header)
             self.events.append(("frame", frame))
+            if self.on_frame:
+                self.on_frame(self)
             if header & ACKNOWLEDGE:
                 os.write(self.job, b"\x06")
 
@@ -740,7 +743,8 @@ class TopLevel(Case):
         with open(os.path.join(workspace, "lib.R"), "w") as file:
             file.write("y <- 5\n6\nmessage('in')\n")
         self.check("source('lib.R')\nsource('lib.R', echo = FALSE, print.eval = TRUE)\ny",
-                   ("message", "in\n"), ("out", "[1] 6\n"), ("message", "in\n"), ("value", "[1] 5"), workspace=workspace)
+                   ("message", "in\n"), ("out", "[1] 6\n"), ("message", "in\n"), ("value", "[1] 5"),
+                   workspace=workspace)
 
     def test_files_of_the_workspace_are_not_read_at_start(self):
         workspace = tempfile.mkdtemp(dir=base)
@@ -814,6 +818,14 @@ class Ends(Case):
         result = started.end()
         self.assertEqual((result.code, result.frames[-1]["type"]), (130, "error"), result.frames[-3:])
         self.assertGreaterEqual(len(result.of("message")), 99)
+
+    def test_an_interrupt_while_a_frame_is_sent(self):
+        def interrupt(started):
+            if len(started.frames) == 1:
+                os.kill(started.pid, signal.SIGINT)
+        for code in "repeat message('m')", "f <- function() for (i in 1:1e9) warning('w')\nf()":
+            result = Run(code, on_frame=interrupt).end()
+            self.assertEqual((result.code, result.frames[-1].get("name")), (130, "interrupt"), result)
 
     def test_an_interrupted_error_option(self):
         started = Run("options(error = quote({ cat('ready\\n'); Sys.sleep(30) }))\nstop('x')").read_until("ready")
@@ -965,6 +977,11 @@ class Plots(Case):
                      "image(matrix(runif(1200^2), 1200), col = rainbow(1e4), axes = FALSE)")
         self.assertEqual(result.code, 0)
         self.assertRegex(result.only("message")["text"], r"A plot of \d+\.\d MiB is too large to be shown")
+
+    def test_a_page_comes_before_what_is_written_after_it(self):
+        self.check("{ plot(1); plot(2); cat('a\\n') }", "display", ("out", "a\n"), "display")
+        self.check("library(grid)\n{ grid.newpage(); grid.newpage(); cat('a\\n') }",
+                   "display", ("out", "a\n"), "display")
 
     def test_grid(self):
         self.check("library(grid)\ngrid.newpage()\ngrid.rect()\ncat('a\\n')\ngrid.newpage()\ngrid.circle()\n"
