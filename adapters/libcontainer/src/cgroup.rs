@@ -13,7 +13,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::protocol::{Counted, Effective, Limits};
-use crate::sys;
+
+mod delegation;
+
+pub(crate) use delegation::delegate;
 
 const V1_ROOT: &str = "/sys/fs/cgroup";
 const PERIOD_US: u64 = 100_000;
@@ -65,241 +68,9 @@ pub(crate) fn is_unified() -> bool {
     Path::new(V1_ROOT).join("cgroup.controllers").exists()
 }
 
-/// Makes the subtree of this instance and gives it to `owner` (uid and gid, the mapped root of
-/// the nursery). `name` is unique to the instance. As an ordinary user it works where the own
-/// control group is delegated (systemd `Delegate=yes`).
-pub(crate) fn delegate(name: &str, owner: u32, server: u32) -> Tree {
-    let attempt = if is_unified() {
-        delegate_v2(name, owner, server)
-    } else {
-        delegate_v1(name, owner)
-    };
-    attempt.unwrap_or_else(|reason| Tree::None { reason })
-}
-
-fn delegate_v1(name: &str, owner: u32) -> Result<Tree, String> {
-    if !nix::unistd::geteuid().is_root() {
-        return Err(
-            "cgroup v1 cannot be delegated to an ordinary user; boot with cgroup v2 \
-             (systemd.unified_cgroup_hierarchy=1) or run as root"
-                .to_owned(),
-        );
-    }
-    let mine = fs::read_to_string("/proc/self/cgroup").map_err(|e| e.to_string())?;
-    let mut made: [Option<PathBuf>; 4] = Default::default();
-    for (slot, controller) in made.iter_mut().zip(V1_CONTROLLERS) {
-        let mount = Path::new(V1_ROOT).join(controller);
-        if !mount.is_dir() {
-            continue;
-        }
-        // Below the own group, so that limits of an outer supervisor go on to bind.
-        let parent = v1_path(&mine, controller)
-            .map(|p| mount.join(p.trim_start_matches('/')))
-            .filter(|p| p.is_dir())
-            .unwrap_or(mount);
-        let dir = parent.join(name);
-        if !dir.is_dir() {
-            fs::create_dir(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
-        }
-        give(&dir, owner).map_err(|e| format!("cannot give away {}: {e}", dir.display()))?;
-        *slot = Some(dir);
-    }
-    let [memory, pids, cpu, cpuacct] = made;
-    Ok(Tree::V1 {
-        memory,
-        pids,
-        cpu,
-        cpuacct,
-    })
-}
-
-/// Finds the group to make the subtree in.
-///
-/// It is the own one where that is delegated. Root, which may stand in a session or a service
-/// that is not (whose supervisor would take a killed sandbox for a failure of the service, see
-/// `OOMPolicy=` in systemd.service(5)), goes up to the nearest group that holds only groups;
-/// limits of those above it go on to bind.
-fn delegate_v2(name: &str, owner: u32, server: u32) -> Result<Tree, String> {
-    let root = nix::unistd::geteuid().is_root();
-    let mut refused = None;
-    for base in bases_v2() {
-        match hand_down(&base, server) {
-            Ok(()) => {
-                let dir = base.join(name);
-                fs::create_dir_all(&dir)
-                    .map_err(|e| format!("cannot make {}: {e}; {REMEDY}", dir.display()))?;
-                if root {
-                    give(&dir, owner)
-                        .map_err(|e| format!("cannot give away {}: {e}", dir.display()))?;
-                }
-                return Ok(Tree::V2(dir));
-            }
-            Err(reason) => {
-                refused.get_or_insert(reason);
-            }
-        }
-        if !root {
-            break;
-        }
-    }
-    let reason = refused.unwrap_or_else(|| "this process is in no unified control group".into());
-    Err(format!("{reason}; {REMEDY}"))
-}
-
-const REMEDY: &str = "start mcp-forge in a delegated control group of its own: \
-                      `systemd-run --user --scope -p Delegate=yes mcp-forge serve`";
-
-/// The group that the subtree belongs in and those above it, nearest first.
-fn bases_v2() -> Vec<PathBuf> {
-    let mine = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let Some(own) = unified_path(&mine) else {
-        return Vec::new();
-    };
-    // A server that moved out of the way, or a child of what it moved, belongs one above.
-    let own = Path::new(own);
-    let own = match own.parent() {
-        Some(above) if own.ends_with(SERVER) => above,
-        _ => own,
-    };
-    let top = Path::new(V1_ROOT);
-    own.ancestors()
-        .map(|group| match group.strip_prefix("/") {
-            Ok(below) if !below.as_os_str().is_empty() => top.join(below),
-            _ => top.to_owned(),
-        })
-        .collect()
-}
-
-/// Makes a group hand its controllers to those below it.
-///
-/// Only a group without processes can (but for the root of the hierarchy), so what is in it moves
-/// to a leaf: the server and its warden, and others too where the group is delegated. They stay in
-/// the group as far as its limits and systemd are concerned.
-fn hand_down(base: &Path, server: u32) -> Result<(), String> {
-    if lacks(base, "cgroup.subtree_control").is_none() {
-        return Ok(());
-    }
-    let root = nix::unistd::geteuid().is_root();
-    let not_delegated = |e: io::Error| format!("the control group is not delegated ({e})");
-    let ours = [std::process::id(), server];
-    let clear = |members: &[u32]| {
-        let strangers = members.iter().any(|pid| !ours.contains(pid));
-        if members.is_empty() || !inner(base) || may_rearrange(base) || !(root || strangers) {
-            Ok(())
-        } else if strangers {
-            Err("other processes share the control group".to_owned())
-        } else {
-            Err("the control group is not delegated".to_owned())
-        }
-    };
-    clear(&members(base).map_err(not_delegated)?)?;
-    if let Some(missing) = lacks(base, "cgroup.controllers") {
-        // Root can have it handed down from above, where nothing but groups is.
-        let above = base.parent().filter(|_| root && inner(base));
-        let absent = || format!("the control group has no {missing} controller");
-        let above = above.ok_or_else(absent)?;
-        let vacant = |group: &Path| !inner(group) || members(group).is_ok_and(|m| m.is_empty());
-        let chain: Vec<&Path> = above
-            .ancestors()
-            .take_while(|g| g.starts_with(V1_ROOT))
-            .collect();
-        if !chain.iter().all(|group| vacant(group)) {
-            return Err(absent());
-        }
-        for group in chain.iter().rev() {
-            enable_v2(group).map_err(|e| format!("{} ({e})", absent()))?;
-        }
-    }
-    let leaf = base.join(SERVER);
-    // What it holds may fork, or another server may start, between the look and the move.
-    for _ in 0..50 {
-        match enable_v2(base) {
-            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {}
-            done => return done.map_err(not_delegated),
-        }
-        let members = members(base).map_err(not_delegated)?;
-        clear(&members)?;
-        fs::create_dir_all(&leaf).map_err(not_delegated)?;
-        for pid in members {
-            match fs::write(leaf.join("cgroup.procs"), pid.to_string()) {
-                // Ended meanwhile.
-                Err(e) if e.raw_os_error() == Some(nix::libc::ESRCH) => {}
-                other => other.map_err(not_delegated)?,
-            }
-        }
-    }
-    Err("the control group does not come to rest".to_owned())
-}
-
-/// The first of the controllers that a list in a group's directory does not name.
-fn lacks(group: &Path, list: &str) -> Option<&'static str> {
-    let list = fs::read_to_string(group.join(list)).unwrap_or_default();
-    V2_CONTROLLERS
-        .into_iter()
-        .find(|c| !list.split_whitespace().any(|have| have == *c))
-}
-
-/// Whether a group is not the root of the whole hierarchy; that of a namespace is none.
-fn inner(group: &Path) -> bool {
-    group.join("cgroup.type").exists()
-}
-
-fn members(group: &Path) -> io::Result<Vec<u32>> {
-    let text = fs::read_to_string(group.join("cgroup.procs"))?;
-    Ok(text
-        .split_whitespace()
-        .filter_map(|p| p.parse().ok())
-        .collect())
-}
-
-/// Whether a group's inside is for its user to arrange: it is given to an ordinary user, or
-/// systemd marked it as delegated, or it is all that its namespace has, and nobody has begun to
-/// arrange it.
-fn may_rearrange(group: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let user = nix::unistd::geteuid();
-    let given = !user.is_root()
-        && fs::metadata(group.join("cgroup.procs")).is_ok_and(|file| file.uid() == user.as_raw());
-    let marked = [c"user.delegate", c"trusted.delegate"]
-        .iter()
-        .any(|mark| sys::is_marked(group, mark));
-    let whole = group == Path::new(V1_ROOT) && inner(group);
-    let untouched = || {
-        fs::read_dir(group).is_ok_and(|entries| {
-            entries
-                .flatten()
-                .filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()))
-                .all(|entry| {
-                    entry
-                        .file_name()
-                        .to_str()
-                        .is_some_and(|n| n.starts_with(PREFIX))
-                })
-        })
-    };
-    (given || marked || whole) && untouched()
-}
-
 fn enable_v2(dir: &Path) -> io::Result<()> {
     for controller in V2_CONTROLLERS {
         fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"))?;
-    }
-    Ok(())
-}
-
-/// Gives the directory and the files that its owner needs to make and fill groups below it.
-fn give(dir: &Path, owner: u32) -> io::Result<()> {
-    std::os::unix::fs::chown(dir, Some(owner), Some(owner))?;
-    for file in [
-        "cgroup.procs",
-        "tasks",
-        "cgroup.subtree_control",
-        "cgroup.threads",
-    ] {
-        let file = dir.join(file);
-        if file.exists() {
-            std::os::unix::fs::chown(file, Some(owner), Some(owner))?;
-        }
     }
     Ok(())
 }
@@ -561,7 +332,8 @@ fn limit_v1(dirs: [Option<&Path>; 3], limits: &Limits) -> io::Result<Effective> 
             effective.memory_bytes = number(&dir.join("memory.limit_in_bytes"));
             // The sum of memory and swap: equal to the memory is no swap.
             let sum = dir.join("memory.memsw.limit_in_bytes");
-            weak_swap = deny_swap(&sum, limits.memory_bytes, effective.memory_bytes)?;
+            let most = effective.memory_bytes.unwrap_or(limits.memory_bytes);
+            weak_swap = deny_swap(&sum, most)?;
         }
         None => missing("memory"),
     }
@@ -587,7 +359,7 @@ fn limit_v1(dirs: [Option<&Path>; 3], limits: &Limits) -> io::Result<Effective> 
 
 fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<Effective> {
     fs::write(dir.join("memory.max"), limits.memory_bytes.to_string())?;
-    let weak_swap = deny_swap(&dir.join("memory.swap.max"), 0, Some(0))?;
+    let weak_swap = deny_swap(&dir.join("memory.swap.max"), 0)?;
     fs::write(dir.join("pids.max"), limits.pids.to_string())?;
     fs::write(
         dir.join("cpu.max"),
@@ -609,7 +381,7 @@ fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<Effective> {
 ///
 /// A kernel that does not account for swap (`swapaccount=0`, `cgroup.memory=noswap`) has no such
 /// file. That is no matter as long as nothing can be swapped out.
-fn deny_swap(file: &Path, limit: u64, most: Option<u64>) -> io::Result<Option<String>> {
+fn deny_swap(file: &Path, limit: u64) -> io::Result<Option<String>> {
     let remedy = "boot with `swapaccount=1` or turn swap off (`swapoff -a`)";
     if !file.exists() {
         let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
@@ -618,9 +390,8 @@ fn deny_swap(file: &Path, limit: u64, most: Option<u64>) -> io::Result<Option<St
         }));
     }
     fs::write(file, limit.to_string())?;
-    let read = number(file);
-    Ok((read.is_none() || read > most)
-        .then(|| format!("memory: the kernel does not keep the limit of swap; {remedy}")))
+    let kept = number(file).is_some_and(|read| read <= limit);
+    Ok((!kept).then(|| format!("memory: the kernel does not keep the limit of swap; {remedy}")))
 }
 
 /// Whether `/proc/swaps` names an area: a line after the headings.
@@ -688,7 +459,7 @@ pub(crate) fn reap() -> usize {
     let mine = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut parents = Vec::new();
     if is_unified() {
-        parents = bases_v2();
+        parents = delegation::bases_v2();
     } else {
         for controller in V1_CONTROLLERS {
             let mount = Path::new(V1_ROOT).join(controller);
@@ -758,9 +529,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("memory.swap.max");
         fs::write(&file, "max").unwrap();
-        assert_eq!(deny_swap(&file, 0, Some(0)).unwrap(), None);
-        // As a kernel that rounds up, or takes no notice, would show it.
-        let told = deny_swap(&file, 4096, Some(0)).unwrap().unwrap();
+        assert_eq!(deny_swap(&file, 0).unwrap(), None);
+        // A file that takes any limit and keeps none.
+        let told = deny_swap(Path::new("/dev/null"), 0).unwrap().unwrap();
         assert!(
             told.starts_with("memory: the kernel does not keep"),
             "{told}"
