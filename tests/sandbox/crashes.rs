@@ -136,6 +136,30 @@ fn a_creator_that_dies_is_replaced() {
     server.close();
 }
 
+/// The next order is not what makes the new one: it would have to wait for it.
+#[test]
+fn a_creator_that_dies_is_replaced_before_it_is_needed() {
+    let Some(home) = Home::for_root("SIGKILL of the waiting creator, and no call") else {
+        return;
+    };
+    let mut server = Server::start(&home);
+    assert_eq!(server.call(json!({"code": "1"}))["result"], 1);
+    let Helpers { nursery, .. } = server.helpers();
+    let another_than = |dead: Option<i32>| {
+        wait_until(STOP, || {
+            let census = home.census();
+            let mut waiting = census.below(nursery).into_iter().map(|process| process.pid);
+            let creator = waiting.find(|pid| Some(*pid) != dead);
+            creator.ok_or_else(|| "no creator waits".to_owned())
+        })
+    };
+    let creator = another_than(None);
+    kill_process(creator);
+    another_than(Some(creator));
+    server.expect_rest();
+    server.close();
+}
+
 #[test]
 fn sigterm_ends_a_server_in_good_order() {
     let Some(home) = Home::for_root("SIGTERM of the server") else {

@@ -2,7 +2,7 @@
 //! and nothing of the sandbox is left.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -474,6 +474,55 @@ fn a_fork_bomb_harms_nobody_else() {
     assert_eq!(server.call(json!({"code": "6*7"}))["result"], 42);
     assert!(Command::new("true").status().unwrap().success());
     assert_eq!(server.told(bomb)["ended_by"], "timeout");
+    server.expect_rest();
+    server.close();
+}
+
+/// Dying takes CPU time as well, and a crowd that has none left would keep its slot meanwhile.
+#[test]
+fn a_crowd_without_cpu_time_dies_as_soon_as_any() {
+    let Some(home) = Home::for_root("a fork bomb on a small CPU quota") else {
+        return;
+    };
+    let mut server = Server::start(&home);
+    let code = "import os\n\
+                while True:\n\
+                \x20   try: os.fork()\n\
+                \x20   except BlockingIOError: pass";
+    let bomb = json!({"code": code, "timeout": 1, "cpu_quota": 2000});
+    let bombs = [(); 4].map(|()| server.begin_call(bomb.clone()));
+    for bomb in bombs {
+        assert_eq!(server.told(bomb)["ended_by"], "timeout");
+    }
+    let answered = Instant::now();
+    server.expect_rest();
+    let took = answered.elapsed();
+    assert!(
+        took < Duration::from_secs(5),
+        "the slots were held for {took:?}"
+    );
+    server.close();
+}
+
+/// What is shown waits for the agent's word that it was taken.
+#[test]
+fn a_program_that_shows_something_goes_on() {
+    let Some(home) = Home::for_root("displays") else {
+        return;
+    };
+    let mut server = Server::start(&home);
+    let code = "class Shown:\n\
+                \x20   def _repr_html_(self): return '<b>shown</b>'\n\
+                for count in range(3):\n\
+                \x20   print(count)\n\
+                \x20   display(Shown())\n\
+                6*7";
+    let told = server.call(json!({"code": code, "timeout": 20}));
+    assert_eq!(told["ended_by"], "completed", "{told:#}");
+    assert_eq!(
+        (&told["stdout"], &told["stderr"], &told["result"]),
+        (&json!("0\n1\n2\n"), &json!(""), &json!(42))
+    );
     server.expect_rest();
     server.close();
 }
