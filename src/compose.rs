@@ -2,6 +2,7 @@
 //! was compiled out is told as such, not as unknown.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use mcp_forge_domain::{ExecutionPolicy, RunPorts, RunService};
 use mcp_forge_guest::StreamGuest;
 use mcp_forge_ports::PortError;
 use mcp_forge_ports::driven::ContainerRuntime;
+use mcp_forge_spool::SpoolStore;
 
 use crate::settings::Settings;
 use crate::world::{RandomIds, SystemClock, Tasks};
@@ -188,6 +190,7 @@ impl Application {
             audit: Arc::new(audit),
             clock: Arc::new(SystemClock::new()),
             ids: Arc::new(RandomIds),
+            blobs: Arc::new(SpoolStore::new(spool_directory())),
             background: Arc::new(tasks.clone()),
         };
         let execution = RunService::new(ports, policy.clone()).context("the execution policy")?;
@@ -204,11 +207,20 @@ impl Application {
         })
     }
 
-    /// Waits for the running work and removes everything that was made.
+    /// Stops what runs, waits for it and removes everything that was made.
     pub(crate) async fn shut_down(&self) {
+        self.execution.cancel_all();
         self.tasks.finish().await;
         self.runtime.shut_down().await;
     }
+}
+
+/// Where the logs and files of runs go that are too large for memory: `TMPDIR`, else the place for
+/// large temporary files (Filesystem Hierarchy Standard, 5.15).
+fn spool_directory() -> PathBuf {
+    std::env::var_os("TMPDIR")
+        .filter(|path| !path.is_empty())
+        .map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
 }
 
 #[cfg(test)]

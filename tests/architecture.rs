@@ -21,7 +21,7 @@ struct Member {
     tests: &'static [&'static str],
 }
 
-const MEMBERS: [Member; 9] = [
+const MEMBERS: [Member; 10] = [
     Member {
         name: "mcp-forge",
         internal: &[
@@ -31,6 +31,7 @@ const MEMBERS: [Member; 9] = [
             "mcp-forge-libcontainer",
             "mcp-forge-mcp",
             "mcp-forge-ports",
+            "mcp-forge-spool",
         ],
         external: &[
             "anyhow",
@@ -71,6 +72,7 @@ const MEMBERS: [Member; 9] = [
         external: &[
             "async-trait",
             "futures",
+            "mime_guess",
             "serde_json",
             "sha2",
             "thiserror",
@@ -103,7 +105,7 @@ const MEMBERS: [Member; 9] = [
         name: "mcp-forge-guest",
         // The frames of the agent: both ends of the stream share them.
         internal: &["mcp-forge-agent", "mcp-forge-ports"],
-        external: &["async-trait", "serde", "serde_json", "tokio"],
+        external: &["async-trait", "base64", "serde", "serde_json", "tokio"],
         tests: &[],
     },
     Member {
@@ -123,6 +125,12 @@ const MEMBERS: [Member; 9] = [
             "uuid",
         ],
         tests: &["insta", "proptest", "tempfile"],
+    },
+    Member {
+        name: "mcp-forge-spool",
+        internal: &["mcp-forge-ports"],
+        external: &["async-trait", "tempfile", "tokio"],
+        tests: &[],
     },
     Member {
         name: "mcp-forge-audit-file",

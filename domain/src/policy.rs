@@ -5,16 +5,23 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use mcp_forge_ports::vocabulary::Language;
+use mcp_forge_ports::vocabulary::{CollectLimits, Language};
 
 use crate::limits::{LimitPolicy, format_byte_size};
+use crate::service::Retention;
 
 const TEXT: RangeInclusive<u64> = 1..=(64 << 20);
 const KEPT: RangeInclusive<u64> = 1024..=(64 << 20);
 const STOP: RangeInclusive<u64> = 1024..=(1 << 40);
+const COLLECTED: RangeInclusive<u64> = 0..=(1 << 30);
+const FILES: RangeInclusive<u64> = 0..=1000;
+const KEPT_RUNS: RangeInclusive<u64> = 1..=10_000;
 const CONCURRENCY: RangeInclusive<u64> = 1..=1024;
 const QUEUE: RangeInclusive<u64> = 0..=65_536;
 const PATIENCE: RangeInclusive<u64> = 1..=600;
+
+/// Longest time that something is kept of a run.
+const LONGEST_KEPT: Duration = Duration::from_secs(7 * 86_400);
 
 /// Longest grace. A stop passes through at most 3.5 times the grace before it is answered, and
 /// must be over within 2 s.
@@ -46,6 +53,14 @@ pub struct ExecutionPolicy {
     pub startup_timeout: Duration,
     /// Longest time to remove a sandbox before its slot is given away all the same, 1 s to 600 s.
     pub cleanup_timeout: Duration,
+    /// Files of one request, up to 1000.
+    pub max_files: usize,
+    /// Bytes of all those files together, up to 64 MiB.
+    pub max_file_bytes: usize,
+    /// What is brought back of the files of a workspace; nothing when `files` is 0.
+    pub collect: CollectLimits,
+    /// What is kept of runs that have ended.
+    pub retention: Retention,
     /// Run also where the kernel does not enforce every limit.
     pub accept_unenforced: bool,
     /// Languages that this installation can run; at least one.
@@ -68,6 +83,18 @@ impl Default for ExecutionPolicy {
             queue: 64,
             startup_timeout: Duration::from_secs(30),
             cleanup_timeout: Duration::from_secs(30),
+            max_files: 100,
+            max_file_bytes: 4 << 20,
+            collect: CollectLimits {
+                files: 256,
+                file_bytes: 16 << 20,
+                total_bytes: 64 << 20,
+            },
+            retention: Retention {
+                time: Duration::from_secs(3600),
+                runs: 100,
+                bytes: 256 << 20,
+            },
             accept_unenforced: false,
             languages: vec![Language::Python, Language::R],
             image: "host".to_owned(),
@@ -86,6 +113,10 @@ impl ExecutionPolicy {
         for (field, value, range) in [
             ("max_code_bytes", self.max_code_bytes as u64, TEXT),
             ("max_stdin_bytes", self.max_stdin_bytes as u64, TEXT),
+            ("max_file_bytes", self.max_file_bytes as u64, TEXT),
+            ("collect.file_bytes", self.collect.file_bytes, COLLECTED),
+            ("collect.total_bytes", self.collect.total_bytes, COLLECTED),
+            ("retention.bytes", self.retention.bytes, STOP),
             ("stdout_limit", self.stdout_limit as u64, KEPT),
             ("stderr_limit", self.stderr_limit as u64, KEPT),
             ("output_stop_bytes", self.output_stop_bytes, STOP),
@@ -97,6 +128,9 @@ impl ExecutionPolicy {
         for (field, value, range) in [
             ("concurrency", self.concurrency as u64, CONCURRENCY),
             ("queue", self.queue as u64, QUEUE),
+            ("max_files", self.max_files as u64, FILES),
+            ("collect.files", u64::from(self.collect.files), FILES),
+            ("retention.runs", self.retention.runs as u64, KEPT_RUNS),
         ] {
             if !range.contains(&value) {
                 faults.push(PolicyFault::outside(field, value, &range));
@@ -114,6 +148,13 @@ impl ExecutionPolicy {
                     allowed: format!("{least}..={most} s"),
                 });
             }
+        }
+        if self.retention.time < Duration::from_secs(1) || self.retention.time > LONGEST_KEPT {
+            faults.push(PolicyFault {
+                field: "retention.time",
+                value: format!("{} s", self.retention.time.as_secs_f64()),
+                allowed: format!("1..={} s", LONGEST_KEPT.as_secs()),
+            });
         }
         if self.grace.is_zero() || self.grace > MAX_GRACE {
             faults.push(PolicyFault {

@@ -1,10 +1,13 @@
 //! The checks of a request that need nothing but the policy. It does not read the program: that
 //! it is well-formed is the interpreter's to say.
 
-use mcp_forge_ports::vocabulary::{ExecutionRequest, RefusalKind, ResourceLimits};
+use std::collections::BTreeSet;
+
+use mcp_forge_ports::vocabulary::{ExecutionRequest, InputFile, RefusalKind, ResourceLimits};
 
 use crate::byte_size::quoted;
 use crate::limits::format_byte_size;
+use crate::output::files::is_sound;
 use crate::policy::ExecutionPolicy;
 use crate::violation::Violation;
 
@@ -19,7 +22,7 @@ pub const MAX_SOURCE_NAME: usize = 256;
 /// # Errors
 ///
 /// The first rule that it breaks, in the order correlation id, language, code, source
-/// name, stdin, limits.
+/// name, stdin, limits, files.
 pub fn admit(
     policy: &ExecutionPolicy,
     request: &ExecutionRequest,
@@ -27,11 +30,17 @@ pub fn admit(
     if let Some(id) = &request.correlation_id {
         check_correlation_id(id)?;
     }
+    if let Some(key) = &request.idempotency_key {
+        check_idempotency_key(key)?;
+    }
     check_language(policy, request)?;
     check_code(&request.code, policy.max_code_bytes)?;
     check_source_name(request.source_name.as_deref())?;
     check_stdin(request.stdin.as_deref(), policy.max_stdin_bytes)?;
-    policy.limits.resolve(request)
+    let limits = policy.limits.resolve(request)?;
+    let most = limits.workspace_bytes.min(policy.max_file_bytes as u64);
+    check_files(&request.files, policy.max_files, most)?;
+    Ok(limits)
 }
 
 /// Checks a caller's own correlation id.
@@ -52,6 +61,75 @@ pub fn check_correlation_id(id: &str) -> Result<(), Violation> {
         format!("{} is no correlation id", quoted(id)),
         format!("1..={MAX_CORRELATION_ID} characters of A-Z a-z 0-9 . _ : -"),
     ))
+}
+
+/// Longest idempotency key, bytes.
+pub const MAX_IDEMPOTENCY_KEY: usize = 256;
+
+/// Checks a caller's idempotency key.
+///
+/// # Errors
+///
+/// `invalid_argument` unless it is 1 to [`MAX_IDEMPOTENCY_KEY`] bytes of visible ASCII.
+pub fn check_idempotency_key(key: &str) -> Result<(), Violation> {
+    let sound = (1..=MAX_IDEMPOTENCY_KEY).contains(&key.len())
+        && key.bytes().all(|byte| byte.is_ascii_graphic());
+    if sound {
+        return Ok(());
+    }
+    Err(Violation::invalid(
+        "idempotency_key",
+        format!("{} is no idempotency key", quoted(key)),
+        format!("1..={MAX_IDEMPOTENCY_KEY} visible ASCII characters"),
+    ))
+}
+
+fn check_files(files: &[InputFile], most_files: usize, most_bytes: u64) -> Result<(), Violation> {
+    if files.len() > most_files {
+        return Err(Violation::above(
+            "files",
+            format!("{} files are more than {most_files}", files.len()),
+            format!("up to {most_files} files"),
+        ));
+    }
+    let bytes: u64 = files.iter().map(|file| file.data.len() as u64).sum();
+    if bytes > most_bytes {
+        let most = format_byte_size(most_bytes);
+        return Err(Violation::above(
+            "files",
+            format!("files of {bytes} bytes together exceed the maximum of {most}"),
+            format!("up to {most_bytes} bytes together"),
+        ));
+    }
+    let mut paths = BTreeSet::new();
+    for InputFile { path, .. } in files {
+        if !is_sound(path) || path.chars().any(char::is_control) {
+            return Err(Violation::invalid(
+                "files",
+                format!("{} is no path below the workspace", quoted(path)),
+                "relative paths such as `data/a.csv`, without `.` and `..`".to_owned(),
+            ));
+        }
+        if !paths.insert(path.as_str()) {
+            return Err(Violation::invalid(
+                "files",
+                format!("{} is there twice", quoted(path)),
+                "each path once".to_owned(),
+            ));
+        }
+    }
+    // No file may have to be a directory for another one.
+    for path in &paths {
+        let parents = path.match_indices('/').map(|(at, _)| &path[..at]);
+        if let Some(parent) = parents.into_iter().find(|parent| paths.contains(parent)) {
+            return Err(Violation::invalid(
+                "files",
+                format!("{} is a file and a directory", quoted(parent)),
+                "paths of which none lies below another".to_owned(),
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn check_language(policy: &ExecutionPolicy, request: &ExecutionRequest) -> Result<(), Violation> {
@@ -215,6 +293,54 @@ mod tests {
             };
             let (kind, field, _) = refused(&request);
             assert_eq!((kind, field), (RefusalKind::InvalidArgument, "source_name"));
+        }
+    }
+
+    #[test]
+    fn files_lie_below_the_workspace_and_are_bounded() {
+        let with = |paths: &[&str]| ExecutionRequest {
+            files: paths
+                .iter()
+                .map(|path| InputFile {
+                    path: (*path).to_owned(),
+                    data: b"12345".to_vec(),
+                })
+                .collect(),
+            ..python("1")
+        };
+        let policy = ExecutionPolicy {
+            max_files: 3,
+            max_file_bytes: 12,
+            ..policy()
+        };
+        let refused = |paths: &[&str]| {
+            let violation = admit(&policy, &with(paths)).unwrap_err();
+            assert_eq!(violation.field, Some("files"));
+            (violation.kind, violation.message)
+        };
+        assert!(admit(&policy, &with(&["a b/é.csv", "a b/..c"])).is_ok());
+        for path in ["", "/a", "../a", "a/./b", "a//b", "a/", "a\nb", "a\0"] {
+            let (kind, message) = refused(&[path]);
+            assert_eq!(kind, RefusalKind::InvalidArgument, "{message}");
+        }
+        assert_eq!(refused(&["a", "a"]).0, RefusalKind::InvalidArgument);
+        let (_, message) = refused(&["a/b", "a"]);
+        assert!(message.contains("a file and a directory"), "{message}");
+        let (kind, message) = refused(&["a", "b", "c"]);
+        assert_eq!(kind, RefusalKind::LimitExceeded);
+        assert!(message.contains("15 bytes"), "{message}");
+        let (_, message) = refused(&["a", "b", "c", "d"]);
+        assert!(message.contains("4 files"), "{message}");
+    }
+
+    #[test]
+    fn idempotency_keys_are_visible_ascii() {
+        for key in ["a", "1f0c-22", &"x".repeat(256)] {
+            assert_eq!(check_idempotency_key(key), Ok(()));
+        }
+        for key in ["", " ", "a b", "é", "a\n", &"x".repeat(257)] {
+            let violation = check_idempotency_key(key).unwrap_err();
+            assert_eq!(violation.field, Some("idempotency_key"));
         }
     }
 

@@ -10,11 +10,11 @@ mod runtime;
 mod support;
 
 pub use crate::driven::{
-    MockAuditLog, MockBackground, MockClock, MockContainerRuntime, MockGuest, MockGuestRun,
-    MockIdSource,
+    MockAuditLog, MockBackground, MockBlob, MockBlobStore, MockClock, MockContainerRuntime,
+    MockGuest, MockGuestRun, MockIdSource,
 };
-pub use crate::driving::{MockCodeExecution, MockRunObserver};
+pub use crate::driving::{MockCodeExecution, MockRunObserver, MockRuns};
 pub use clock::FakeClock;
 pub use guest::{FakeGuest, GuestStep, sound_hello};
 pub use runtime::{FakeRuntime, RuntimeCall, enforced_as_asked};
-pub use support::{FakeAudit, FakeBackground, FakeIds, FakeObserver, Journal};
+pub use support::{FakeAudit, FakeBackground, FakeBlobs, FakeIds, FakeObserver, Journal};

@@ -322,7 +322,7 @@ async fn trial(flag: Option<&str>, settings: &Settings) -> Check {
             NAME,
             State::Failed,
             format!("{:?}", outcome.ended_by),
-            outcome.stderr,
+            outcome.stderr.clone(),
         ),
         Err(refusal) => Check::not(NAME, State::Failed, refusal.message, refusal.hint),
     }

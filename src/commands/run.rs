@@ -163,7 +163,10 @@ struct Terminal {
 impl RunObserver for Terminal {
     async fn observe(&self, event: RunEvent) {
         match event {
-            RunEvent::Queued => self.spinner.set_message("waiting"),
+            RunEvent::Queued { position } => {
+                self.spinner
+                    .set_message(format!("waiting, number {position}"));
+            }
             RunEvent::Running => self.spinner.set_message("running"),
             RunEvent::Output { stream, bytes } => {
                 self.spinner.finish_and_clear();

@@ -134,13 +134,9 @@ impl GuestRun for StreamRun {
         }
         loop {
             if let Some(frame) = self.decoder.next_frame().map_err(protocol)? {
-                match event(FromAgent::decode(frame).map_err(protocol)?) {
-                    Some(event) => {
-                        self.greeted |= matches!(event, GuestEvent::Hello(_));
-                        return Ok(Some(event));
-                    }
-                    None => continue,
-                }
+                let event = event(FromAgent::decode(frame).map_err(protocol)?);
+                self.greeted |= matches!(event, GuestEvent::Hello(_));
+                return Ok(Some(event));
             }
             // Cancel-safe: what a read gives is pushed before the next wait.
             let count = match self.stream.read(&mut self.chunk).await {
@@ -164,10 +160,10 @@ impl GuestRun for StreamRun {
     }
 }
 
-/// The event of a message. A malformed report is none: the agent passes on what the program's own
-/// code may have written, and that only loses the program its report.
-fn event(message: FromAgent) -> Option<GuestEvent> {
-    Some(match message {
+/// The event of a message. A malformed report breaks no contract: the agent passes on what the
+/// program's own code may have written, and that only loses the program its report.
+fn event(message: FromAgent) -> GuestEvent {
+    match message {
         FromAgent::Hello {
             version,
             uid,
@@ -189,7 +185,10 @@ fn event(message: FromAgent) -> Option<GuestEvent> {
             stream: OutputStream::Stderr,
             bytes,
         },
-        FromAgent::Report(json) => GuestEvent::Report(report::parse(&json).ok()?),
+        FromAgent::Report(json) => GuestEvent::Report {
+            bytes: json.len(),
+            report: report::parse(&json).ok(),
+        },
         FromAgent::Exited {
             status,
             cpu_us,
@@ -203,7 +202,7 @@ fn event(message: FromAgent) -> Option<GuestEvent> {
             max_rss_bytes,
         }),
         FromAgent::Failed(message) => GuestEvent::StartFailed { message },
-    })
+    }
 }
 
 #[cfg(test)]
@@ -216,6 +215,8 @@ mod tests {
             code: "1".to_owned(),
             source_name: "<code>".to_owned(),
             stdin: None,
+            files: Vec::new(),
+            collect: None,
         }
     }
 
@@ -318,9 +319,14 @@ mod tests {
         }
         .encode(&mut bytes);
         let events = events_of(&bytes).await;
-        assert_eq!(events.len(), 3);
+        assert_eq!(events.len(), 4);
         assert!(matches!(&events[0], Ok(GuestEvent::Output { bytes, .. }) if bytes == b"a"));
-        assert!(matches!(&events[2], Ok(GuestEvent::Exited(exit)) if exit.max_rss_bytes == 6));
+        let nothing = GuestEvent::Report {
+            bytes: 9,
+            report: None,
+        };
+        assert_eq!(events[1].as_ref(), Ok(&nothing));
+        assert!(matches!(&events[3], Ok(GuestEvent::Exited(exit)) if exit.max_rss_bytes == 6));
     }
 
     #[tokio::test]

@@ -42,7 +42,7 @@ struct State {
 enum Phase {
     #[default]
     Accepted,
-    Queued,
+    Queued(usize),
     Starting,
     Running(Instant),
 }
@@ -65,7 +65,7 @@ impl State {
                 format!("running {} s, last line: {line}", since.elapsed().as_secs())
             }
             (Phase::Running(since), None) => format!("running {} s", since.elapsed().as_secs()),
-            (Phase::Queued, _) => "queued: all slots are taken".to_owned(),
+            (Phase::Queued(position), _) => format!("queued: number {position} in the queue"),
             (Phase::Starting, _) => "starting".to_owned(),
             (Phase::Accepted, _) => "accepted".to_owned(),
         }
@@ -78,7 +78,7 @@ impl RunObserver for RunWatch {
         {
             let mut state = self.lock();
             match event {
-                RunEvent::Queued => state.phase = Phase::Queued,
+                RunEvent::Queued { position } => state.phase = Phase::Queued(position),
                 RunEvent::Starting => state.phase = Phase::Starting,
                 RunEvent::Running => state.phase = Phase::Running(Instant::now()),
                 RunEvent::Output { stream, bytes } => {

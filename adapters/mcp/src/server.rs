@@ -134,7 +134,7 @@ impl McpServer {
         &self,
         request: ExecutionRequest,
         context: &RequestContext<RoleServer>,
-    ) -> Option<Result<ExecutionOutcome, Refusal>> {
+    ) -> Option<Result<Arc<ExecutionOutcome>, Refusal>> {
         let token = context.meta.get_progress_token();
         let watch = Arc::new(RunWatch::default());
         let observer: Arc<dyn RunObserver> = match token {

@@ -1,20 +1,27 @@
 //! What is kept of the output of a run: both text streams with head and tail within their limits,
 //! the reports of the runner, and the order in which all of it came.
 //!
-//! Memory is bounded by the limits however much comes. The content is not looked at: escape
-//! sequences and carriage returns stay as they are.
+//! Memory is bounded by the limits however much comes. Of the streams it keeps what a terminal
+//! would show; the bytes themselves are only counted and hashed.
 
 mod decoder;
+pub(crate) mod files;
 mod order;
+mod picture;
 mod report;
+mod terminal;
 mod window;
+
+use std::ops::Range;
 
 use mcp_forge_ports::vocabulary::{OutputBlock, OutputStream, ProgramError, RunnerReport};
 use sha2::{Digest, Sha256};
 
 use decoder::Decoder;
 use order::{Entry, Order, Piece};
-use report::Reports;
+pub(crate) use report::json_size;
+use report::{Reports, Taken, weight};
+use terminal::Terminal;
 use window::{Kept, Window};
 
 /// How much is kept of each stream, bytes of text. The marker for what is left out comes on top.
@@ -51,21 +58,31 @@ impl OutputCollector {
     /// Takes bytes as the program wrote them; a character may be split over several calls.
     pub fn write(&mut self, stream: OutputStream, bytes: &[u8]) {
         self.received = self.received.saturating_add(bytes.len() as u64);
-        let collector = match stream {
-            OutputStream::Stdout => &mut self.stdout,
-            OutputStream::Stderr => &mut self.stderr,
-        };
-        let (start, end) = collector.write(bytes);
-        self.grew(stream, start, end);
+        // What the other stream showed so far came before.
+        self.settle(match stream {
+            OutputStream::Stdout => OutputStream::Stderr,
+            OutputStream::Stderr => OutputStream::Stdout,
+        });
+        let grown = self.collector(stream).write(bytes);
+        self.grew(stream, grown);
     }
 
-    /// Takes a report of the runner, cut to its bounds.
-    pub fn report(&mut self, report: RunnerReport) {
-        let (weight, block) = self.reports.take(report);
-        self.received = self.received.saturating_add(weight);
-        if let Some(block) = block {
-            self.order.report(block);
+    /// Takes a report of the runner that was `bytes` long, cut to its bounds. Gives its block, if
+    /// it has one.
+    pub fn report(&mut self, bytes: usize, report: Option<RunnerReport>) -> Option<&OutputBlock> {
+        self.received = self.received.saturating_add(weight(bytes));
+        let Taken { block, spoken } = self.reports.take(report?);
+        self.settle(OutputStream::Stdout);
+        self.settle(OutputStream::Stderr);
+        let came = block.is_some();
+        let piece = spoken.map(|text| piece(OutputStream::Stderr, self.stderr.speak(&text)));
+        match (piece, block) {
+            (None, None) => {}
+            (None, Some(block)) => self.order.report(block),
+            (Some(piece), Some(block)) => self.order.spoken(piece, block),
+            (Some(piece), None) => self.order.text(piece),
         }
+        came.then(|| self.order.last_block()).flatten()
     }
 
     /// Bytes that came up to now, kept or not, reports included.
@@ -83,25 +100,37 @@ impl OutputCollector {
         self.reports.has_error()
     }
 
-    fn grew(&mut self, stream: OutputStream, start: u64, end: u64) {
-        if end > start {
-            self.order.text(Piece { stream, start, end });
+    fn collector(&mut self, stream: OutputStream) -> &mut StreamCollector {
+        match stream {
+            OutputStream::Stdout => &mut self.stdout,
+            OutputStream::Stderr => &mut self.stderr,
+        }
+    }
+
+    fn settle(&mut self, stream: OutputStream) {
+        let grown = self.collector(stream).settle();
+        self.grew(stream, grown);
+    }
+
+    fn grew(&mut self, stream: OutputStream, grown: Range<u64>) {
+        if !grown.is_empty() {
+            self.order.text(piece(stream, grown));
         }
     }
 
     /// The output as it is told.
     pub fn finish(mut self) -> CollectedOutput {
-        let (start, end) = self.stdout.close();
-        self.grew(OutputStream::Stdout, start, end);
-        let (start, end) = self.stderr.close();
-        self.grew(OutputStream::Stderr, start, end);
+        for stream in [OutputStream::Stdout, OutputStream::Stderr] {
+            let grown = self.collector(stream).close();
+            self.grew(stream, grown);
+        }
 
         let (stdout, stdout_kept) = self.stdout.finish();
         let (stderr, stderr_kept) = self.stderr.finish();
         let mut blocks = Vec::new();
         for entry in self.order.finish() {
             match entry {
-                Entry::Report(block) => blocks.push(block),
+                Entry::Report(block) | Entry::Spoken(_, block) => blocks.push(block),
                 Entry::Text(piece) => {
                     let kept = match piece.stream {
                         OutputStream::Stdout => &stdout_kept,
@@ -115,7 +144,8 @@ impl OutputCollector {
                 }
             }
         }
-        let (value, error) = self.reports.finish();
+        let (value, error, note) = self.reports.finish();
+        blocks.extend(note);
         CollectedOutput {
             stdout,
             stderr,
@@ -123,6 +153,14 @@ impl OutputCollector {
             value,
             error,
         }
+    }
+}
+
+fn piece(stream: OutputStream, grown: Range<u64>) -> Piece {
+    Piece {
+        stream,
+        start: grown.start,
+        end: grown.end,
     }
 }
 
@@ -147,7 +185,8 @@ pub struct CollectedOutput {
     pub stdout: CollectedStream,
     /// Standard error.
     pub stderr: CollectedStream,
-    /// Everything in order. The text blocks of one stream, put together, are its text.
+    /// Everything in order. The text blocks of standard output, put together, are its text; so are
+    /// those of standard error together with messages and warnings.
     pub blocks: Vec<OutputBlock>,
     /// The last value that was reported.
     pub value: Option<CollectedValue>,
@@ -182,6 +221,7 @@ pub struct CollectedStream {
 #[derive(Debug)]
 struct StreamCollector {
     decoder: Decoder,
+    terminal: Terminal,
     window: Window,
     hash: Sha256,
     bytes: u64,
@@ -191,25 +231,44 @@ impl StreamCollector {
     fn new(limit: usize) -> Self {
         Self {
             decoder: Decoder::default(),
+            terminal: Terminal::default(),
             window: Window::new(limit),
             hash: Sha256::new(),
             bytes: 0,
         }
     }
 
-    /// Takes bytes and tells from where to where the text grew.
-    fn write(&mut self, bytes: &[u8]) -> (u64, u64) {
-        let start = self.window.total();
+    /// Takes bytes and tells from where to where the text grew, as do the others here.
+    fn write(&mut self, bytes: &[u8]) -> Range<u64> {
         self.bytes += bytes.len() as u64;
         self.hash.update(bytes);
-        self.decoder.push(bytes, |text| self.window.push(text));
-        (start, self.window.total())
+        let start = self.window.total();
+        self.decoder.push(bytes, |text| {
+            self.terminal.push(text, |text| self.window.push(text));
+        });
+        start..self.window.total()
     }
 
-    fn close(&mut self) -> (u64, u64) {
+    /// An open line will not be replaced any more.
+    fn settle(&mut self) -> Range<u64> {
         let start = self.window.total();
-        self.decoder.finish(|text| self.window.push(text));
-        (start, self.window.total())
+        self.terminal.settle(|text| self.window.push(text));
+        start..self.window.total()
+    }
+
+    /// Adds text that the program did not write here itself.
+    fn speak(&mut self, text: &str) -> Range<u64> {
+        let start = self.window.total();
+        self.window.push(text);
+        start..self.window.total()
+    }
+
+    fn close(&mut self) -> Range<u64> {
+        let start = self.window.total();
+        self.decoder
+            .finish(|text| self.terminal.push(text, |text| self.window.push(text)));
+        self.terminal.settle(|text| self.window.push(text));
+        start..self.window.total()
     }
 
     fn finish(self) -> (CollectedStream, Kept) {
@@ -223,6 +282,16 @@ impl StreamCollector {
         };
         (told, kept)
     }
+}
+
+/// Characters of a line that are told.
+const LINE: usize = 200;
+
+/// The last line with something in it of the newest bytes of an output, as a terminal shows it.
+pub(crate) fn newest_line(tail: &[u8]) -> Option<String> {
+    let shown = terminal::shown(&String::from_utf8_lossy(tail));
+    let line = shown.lines().rev().find(|line| !line.trim().is_empty())?;
+    Some(line.trim_end().chars().take(LINE).collect())
 }
 
 /// SHA-256, hexadecimal.

@@ -21,6 +21,8 @@ pub(super) struct Piece {
 pub(super) enum Entry {
     Text(Piece),
     Report(OutputBlock),
+    /// A report that is told in a stream too.
+    Spoken(Piece, OutputBlock),
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +52,19 @@ impl Order {
         self.push(Entry::Report(block));
     }
 
+    /// A report came that this piece tells too.
+    pub(super) fn spoken(&mut self, piece: Piece, block: OutputBlock) {
+        self.push(Entry::Spoken(piece, block));
+    }
+
+    /// The block that came last, if nothing came after it.
+    pub(super) fn last_block(&self) -> Option<&OutputBlock> {
+        match self.last.back().or_else(|| self.first.last())? {
+            Entry::Report(block) | Entry::Spoken(_, block) => Some(block),
+            Entry::Text(_) => None,
+        }
+    }
+
     fn push(&mut self, entry: Entry) {
         if self.first.len() < ORDERED {
             self.first.push(entry);
@@ -59,6 +74,7 @@ impl Order {
             && let Some(crowded_out) = self.last.pop_front()
         {
             self.crowded = true;
+            // The piece of a spoken one is told with the text of its stream.
             if let Entry::Report(block) = crowded_out {
                 self.middle.push(block);
             }
@@ -77,7 +93,9 @@ impl Order {
         if crowded {
             for stream in [OutputStream::Stdout, OutputStream::Stderr] {
                 let of_stream = |entry: &Entry| match entry {
-                    Entry::Text(piece) if piece.stream == stream => Some(*piece),
+                    Entry::Text(piece) | Entry::Spoken(piece, _) if piece.stream == stream => {
+                        Some(*piece)
+                    }
                     _ => None,
                 };
                 let start = first.iter().rev().find_map(of_stream).map_or(0, |p| p.end);
@@ -110,7 +128,7 @@ mod tests {
             .into_iter()
             .filter_map(|entry| match entry {
                 Entry::Text(piece) => Some(piece),
-                Entry::Report(_) => None,
+                Entry::Report(_) | Entry::Spoken(..) => None,
             })
             .collect()
     }

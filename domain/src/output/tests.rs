@@ -32,10 +32,11 @@ fn blocks_come_in_order_and_text_is_joined() {
     output.write(Stdout, b"a");
     output.write(Stdout, b"b\n");
     output.write(Stderr, b"warn\n");
-    output.report(RunnerReport::Value {
+    let value = RunnerReport::Value {
         json: Some(json!(1)),
         repr: "1".into(),
-    });
+    };
+    assert!(output.report(9, Some(value)).is_some());
     output.write(Stdout, b"c");
     let output = output.finish();
     assert_eq!(
@@ -137,16 +138,17 @@ fn a_flood_of_reports_and_text_stays_bounded() {
     let mut output = collector(1000, 1000);
     for at in 0..50_000 {
         output.write(Stdout, b"0123456789");
-        output.report(RunnerReport::Value {
+        let value = RunnerReport::Value {
             json: Some(json!(at)),
             repr: "x".repeat(100),
-        });
+        };
+        output.report(100, Some(value));
     }
     let output = output.finish();
     let reports = output
         .blocks
         .iter()
-        .filter(|block| !matches!(block, OutputBlock::Stream { .. }))
+        .filter(|block| matches!(block, OutputBlock::Value { .. }))
         .count();
     assert_eq!(reports, report::MAX_BLOCKS);
     assert_eq!(joined(&output.blocks, Stdout), output.stdout.text);
@@ -183,8 +185,15 @@ proptest! {
         }
         let output = output.finish();
 
-        prop_assert_eq!(&output.stderr.text, &String::from_utf8_lossy(&stderr));
         prop_assert!(!output.stderr.truncated);
+        if writes.iter().all(|(to_stdout, _)| *to_stdout) {
+            let whole = terminal::shown(&String::from_utf8_lossy(&stdout));
+            prop_assert_eq!(output.stdout.truncated, whole.len() > limit);
+        }
+        // Without anything that a terminal obeys, the text is what was written.
+        let special = |byte: &u8| matches!(byte, b'\r' | 7 | 8 | 0x1b);
+        prop_assume!(!stdout.iter().chain(&stderr).any(special));
+        prop_assert_eq!(&output.stderr.text, &String::from_utf8_lossy(&stderr));
         let whole = String::from_utf8_lossy(&stdout);
         prop_assert_eq!(output.stdout.truncated, whole.len() > limit);
         if output.stdout.truncated {
@@ -205,4 +214,37 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn messages_stand_in_standard_error_and_as_blocks() {
+    let mut output = collector(100, 100);
+    output.write(Stdout, b"10%\r20%");
+    let message = RunnerReport::Message {
+        text: "note\n".into(),
+    };
+    assert!(output.report(9, Some(message)).is_some());
+    output.write(Stderr, b"err\n");
+    output.write(Stdout, b"30%");
+    let output = output.finish();
+    assert_eq!(
+        output.blocks,
+        [
+            text(Stdout, "20%"),
+            OutputBlock::Message {
+                text: "note\n".into()
+            },
+            text(Stderr, "err\n"),
+            text(Stdout, "30%"),
+        ]
+    );
+    assert_eq!(output.stderr.text, "note\nerr\n");
+}
+
+#[test]
+fn what_is_no_report_counts_and_shows_nothing() {
+    let mut output = collector(100, 100);
+    assert_eq!(output.report(1000, None), None);
+    assert!(output.received() > 1000);
+    assert!(output.finish().blocks.is_empty());
 }

@@ -155,6 +155,9 @@ impl Run {
             result,
             result_repr,
             blocks: output.blocks,
+            files: watched.files.files,
+            files_omitted: watched.files.omitted,
+            log: self.entry.run_log(),
             error: output.error,
             exit_code: match exit.map(|exit| exit.status) {
                 Some(SandboxExit::Exited(code)) => Some(code),

@@ -1,12 +1,14 @@
 //! The use case of running one program in a fresh sandbox.
 //!
 //! One run is one background task, so that its sandbox is removed also when nobody waits for the
-//! answer any more. This module only starts that task: `run` is its course, `sandbox` what must
-//! be cleaned up after it, `watch` what happens while the program runs, `conclude` what is told
-//! of it, `slots` who may run when, `trail` the audit log.
+//! answer any more. This module only starts that task and answers what is asked about it: `run` is
+//! its course, `sandbox` what must be cleaned up after it, `watch` what happens while the program
+//! runs, `conclude` what is told of it, `registry` what is known of all runs, `slots` who may run
+//! when, `trail` the audit log.
 
 mod conclude;
 mod refusal;
+mod registry;
 mod run;
 mod sandbox;
 mod slots;
@@ -15,26 +17,32 @@ mod watch;
 
 use std::fmt;
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use mcp_forge_ports::driven::{
-    AuditLog, Background, Clock, ContainerRuntime, Guest, IdKind, IdSource,
+    AuditLog, Background, BlobStore, Clock, ContainerRuntime, Guest, IdKind, IdSource,
 };
-use mcp_forge_ports::driving::{CodeExecution, RunObserver};
+use mcp_forge_ports::driving::{CodeExecution, NoObserver, RunObserver, Runs};
 use mcp_forge_ports::vocabulary::{
-    ExecutionOutcome, ExecutionRequest, Refusal, RefusalKind, RuntimeInfo,
+    ExecutionOutcome, ExecutionRequest, Refusal, RefusalKind, RunBytes, RunPart, RunStatus,
+    RuntimeInfo,
 };
-use tokio::sync::{OnceCell, oneshot};
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
+use crate::byte_size::quoted;
+use crate::output::sha256_hex;
 use crate::policy::{ExecutionPolicy, PolicyFaults};
-use crate::request::check_correlation_id;
+use crate::request::{check_correlation_id, check_idempotency_key};
 use crate::violation::Violation;
 
 pub use refusal::refusal_kind;
+pub use registry::Retention;
 
+use registry::{Entry, Known, Registry, Waiter};
 use run::Run;
 use slots::Slots;
 use trail::Trail;
@@ -52,6 +60,8 @@ pub struct RunPorts {
     pub clock: Arc<dyn Clock>,
     /// Ids of runs and correlation ids.
     pub ids: Arc<dyn IdSource>,
+    /// Keeps the logs and files of runs.
+    pub blobs: Arc<dyn BlobStore>,
     /// Carries the runs.
     pub background: Arc<dyn Background>,
 }
@@ -63,16 +73,16 @@ impl fmt::Debug for RunPorts {
 }
 
 /// Runs programs under one policy.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RunService {
     core: Arc<Core>,
 }
 
-#[derive(Debug)]
 struct Core {
     ports: RunPorts,
     policy: ExecutionPolicy,
     slots: Slots,
+    registry: Registry,
     info: OnceCell<RuntimeInfo>,
 }
 
@@ -86,6 +96,7 @@ impl RunService {
         policy.check()?;
         let core = Core {
             slots: Slots::new(policy.concurrency, policy.queue),
+            registry: Registry::default(),
             ports,
             policy,
             info: OnceCell::new(),
@@ -101,17 +112,34 @@ impl RunService {
     }
 }
 
-#[async_trait]
-impl CodeExecution for RunService {
-    async fn execute(
+impl fmt::Debug for RunService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunService").finish_non_exhaustive()
+    }
+}
+
+impl RunService {
+    /// Cancels every run that goes on, those in the background too.
+    pub fn cancel_all(&self) {
+        for entry in self.core.registry.all() {
+            entry.cancel.cancel();
+        }
+    }
+
+    /// Starts a run, or finds the one that it is a repetition of.
+    #[expect(clippy::result_large_err, reason = "as in the port")]
+    fn start(
         &self,
         request: ExecutionRequest,
         observer: Arc<dyn RunObserver>,
-        cancel: CancellationToken,
-    ) -> Result<ExecutionOutcome, Refusal> {
+    ) -> Result<(Arc<Entry>, Waiter), Refusal> {
+        let core = &self.core;
         let RunPorts {
-            ids, background, ..
-        } = &self.core.ports;
+            ids,
+            background,
+            clock,
+            ..
+        } = &core.ports;
         let run_id = ids.mint(IdKind::Run);
         // An unsound id is refused in the course of the run, under an id of ours.
         let correlation_id = request
@@ -119,34 +147,176 @@ impl CodeExecution for RunService {
             .clone()
             .filter(|id| check_correlation_id(id).is_ok())
             .unwrap_or_else(|| ids.mint(IdKind::Correlation));
-
-        let cancel = cancel.child_token();
-        let _cancelled_when_dropped = cancel.clone().drop_guard();
-        let (sender, answer) = oneshot::channel();
-        let trail = Trail::new(
-            &self.core.ports,
-            run_id,
-            correlation_id.clone(),
-            request.client.clone(),
-        );
+        let names = (run_id.clone(), correlation_id.clone());
+        let entry = Entry::new(names, request.language, clock.now(), clock.monotonic());
+        let entry = Arc::new(entry);
+        let waiter = Waiter::new(&entry);
+        let key = request.idempotency_key.clone();
+        let key = key
+            .filter(|key| check_idempotency_key(key).is_ok())
+            .map(|key| (key, digest(&request)));
+        core.registry
+            .forget(clock.monotonic(), core.policy.retention);
+        match core.registry.add(&entry, key) {
+            Known::New => {}
+            Known::Same(entry) => {
+                let waiter = Waiter::new(&entry);
+                return Ok((entry, waiter));
+            }
+            Known::Other => return Err(key_of_another().into_refusal(correlation_id)),
+        }
+        let client = request.client.clone();
+        let trail = Trail::new(&core.ports, run_id, correlation_id, client);
         let run = Run {
-            core: Arc::clone(&self.core),
+            core: Arc::clone(core),
             request,
             trail: Arc::new(trail),
             observer,
-            cancel,
+            cancel: entry.cancel.clone(),
+            entry: Arc::clone(&entry),
         };
-        background.spawn(Box::pin(run.drive(sender)));
-        match answer.await {
-            Ok(answer) => answer,
-            Err(_) => Err(Violation::general(
-                RefusalKind::Internal,
-                "the run ended without an answer",
-                "mcp-forge may be shutting down; try again",
+        background.spawn(Box::pin(run.drive()));
+        Ok((entry, waiter))
+    }
+
+    #[expect(clippy::result_large_err, reason = "as in the port")]
+    fn entry(&self, run_id: &str) -> Result<Arc<Entry>, Refusal> {
+        let core = &self.core;
+        core.registry
+            .forget(core.ports.clock.monotonic(), core.policy.retention);
+        core.registry.get(run_id).ok_or_else(|| {
+            self.not_found(
+                "run_id",
+                format!("there is no run {}", quoted(run_id)),
+                "`list_runs` names those that go on or are still kept",
             )
-            .into_refusal(correlation_id)),
+        })
+    }
+
+    fn not_found(&self, field: &'static str, message: String, hint: &str) -> Refusal {
+        let violation = Violation {
+            kind: RefusalKind::NotFound,
+            field: Some(field),
+            ..Violation::general(RefusalKind::NotFound, message, hint)
+        };
+        violation.into_refusal(self.core.ports.ids.mint(IdKind::Correlation))
+    }
+
+    fn status(&self, entry: &Entry) -> RunStatus {
+        entry.status(self.core.ports.clock.monotonic())
+    }
+}
+
+#[async_trait]
+impl CodeExecution for RunService {
+    async fn execute(
+        &self,
+        request: ExecutionRequest,
+        observer: Arc<dyn RunObserver>,
+        cancel: CancellationToken,
+    ) -> Result<Arc<ExecutionOutcome>, Refusal> {
+        let (entry, waiter) = self.start(request, observer)?;
+        tokio::select! {
+            biased;
+            answer = entry.answer() => return answer,
+            () = cancel.cancelled() => {}
+        }
+        // The run stops, unless somebody else waits for it too.
+        drop(waiter);
+        entry.answer().await
+    }
+
+    async fn launch(&self, request: ExecutionRequest) -> Result<RunStatus, Refusal> {
+        let (entry, waiter) = self.start(request, Arc::new(NoObserver))?;
+        waiter.stays();
+        entry.decided().await?;
+        Ok(self.status(&entry))
+    }
+}
+
+#[async_trait]
+impl Runs for RunService {
+    async fn get(&self, run_id: &str, wait: Duration) -> Result<RunStatus, Refusal> {
+        let entry = self.entry(run_id)?;
+        let clock = &*self.core.ports.clock;
+        let deadline = clock.monotonic().saturating_add(wait);
+        let _ = bounded(clock, deadline, entry.answer()).await;
+        Ok(self.status(&entry))
+    }
+
+    async fn list(&self) -> Vec<RunStatus> {
+        let core = &self.core;
+        core.registry
+            .forget(core.ports.clock.monotonic(), core.policy.retention);
+        let entries = core.registry.all();
+        entries.iter().map(|entry| self.status(entry)).collect()
+    }
+
+    async fn cancel(&self, run_id: &str) -> Result<RunStatus, Refusal> {
+        let entry = self.entry(run_id)?;
+        entry.cancel.cancel();
+        let _ = entry.answer().await;
+        Ok(self.status(&entry))
+    }
+
+    async fn read(
+        &self,
+        run_id: &str,
+        part: RunPart,
+        range: Range<u64>,
+    ) -> Result<RunBytes, Refusal> {
+        let entry = self.entry(run_id)?;
+        match entry.read(&part, range).await {
+            Some(Ok(bytes)) => Ok(bytes),
+            Some(Err(error)) => {
+                Err(refusal::failed(&error).into_refusal(entry.correlation_id.clone()))
+            }
+            None => Err(self.not_found(
+                "uri",
+                match part {
+                    RunPart::Log => format!("nothing was written by the run {run_id}"),
+                    RunPart::File(path) => {
+                        format!("no file {} is kept of the run {run_id}", quoted(&path))
+                    }
+                    RunPart::Picture(number) => {
+                        format!("there is no picture {number} of the run {run_id}")
+                    }
+                },
+                "the result of the run names what there is",
+            )),
         }
     }
+}
+
+fn key_of_another() -> Violation {
+    Violation {
+        kind: RefusalKind::InvalidArgument,
+        field: Some("idempotency_key"),
+        ..Violation::general(
+            RefusalKind::InvalidArgument,
+            "the idempotency key was used for another request",
+            "send a fresh key with each new request, and the same one only to repeat it",
+        )
+    }
+}
+
+/// SHA-256 of everything that makes a run what it is.
+fn digest(request: &ExecutionRequest) -> String {
+    let mut parts = vec![
+        request.language.as_str().as_bytes().to_vec(),
+        request.code.clone().into_bytes(),
+        format!(
+            "{:?} {:?} {:?} {:?}",
+            request.timeout, request.memory, request.cpu_quota, request.stdin
+        )
+        .into_bytes(),
+    ];
+    for file in &request.files {
+        parts.push(file.path.clone().into_bytes());
+        parts.push(file.data.clone());
+    }
+    let hashes: Vec<_> = parts.iter().map(|part| sha256_hex(part)).collect();
+    sha256_hex(hashes.concat().as_bytes())
 }
 
 /// What `work` gives, or none when `deadline` comes first.

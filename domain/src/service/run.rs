@@ -12,15 +12,15 @@ use mcp_forge_ports::PortErrorKind;
 use mcp_forge_ports::driven::{Clock, GuestRun};
 use mcp_forge_ports::driving::RunObserver;
 use mcp_forge_ports::vocabulary::{
-    EffectiveLimits, EndedBy, ExecutionOutcome, ExecutionRequest, GuestJob, LimitsReport, Refusal,
-    RefusalKind, ResourceLimits, RunEvent, RuntimeDescription, SandboxRoot, SandboxSpec,
+    EffectiveLimits, EndedBy, ExecutionRequest, GuestJob, LimitsReport, Refusal, RefusalKind,
+    ResourceLimits, RunEvent, RuntimeDescription, SandboxRoot, SandboxSpec,
 };
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::Core;
 use super::conclude::Finished;
 use super::refusal::{failed, unaudited};
+use super::registry::{Answer, Entry as Registered};
 use super::sandbox::{Lease, Sandbox, StartFault};
 use super::slots::{Entry, Slot};
 use super::trail::Trail;
@@ -33,14 +33,13 @@ use crate::violation::Violation;
 /// Name of a program that has none.
 const SOURCE_NAME: &str = "<code>";
 
-pub(super) type Answer = Result<ExecutionOutcome, Refusal>;
-
 /// One run.
 pub(super) struct Run {
     pub(super) core: Arc<Core>,
     pub(super) request: ExecutionRequest,
     pub(super) trail: Arc<Trail>,
     pub(super) observer: Arc<dyn RunObserver>,
+    pub(super) entry: Arc<Registered>,
     pub(super) cancel: CancellationToken,
 }
 
@@ -62,7 +61,8 @@ enum Halt {
 
 impl Run {
     /// Runs, answers, cleans up.
-    pub(super) async fn drive(self, answer: oneshot::Sender<Answer>) {
+    pub(super) async fn drive(self) {
+        let mut unanswered = Unanswered(Some(&self));
         let sandbox = Sandbox::new(&self.core.ports, &self.trail);
         let mut lease = Lease::new(sandbox);
         let told = match AssertUnwindSafe(self.answer(&mut lease))
@@ -73,8 +73,9 @@ impl Run {
             // A defect in an adapter must not cost the clean-up.
             Err(_) => Err(self.refuse(defect()).await),
         };
-        // Nobody may be waiting any more.
-        let _ = answer.send(told);
+        unanswered.0 = None;
+        self.end(told);
+        drop(unanswered);
         lease.give_back(self.core.policy.cleanup_timeout).await;
     }
 
@@ -82,10 +83,16 @@ impl Run {
         match self.course(lease).await {
             Ok(finished) => {
                 self.trail.note(finished.entry(&self.trail)).await;
-                Ok(finished.outcome)
+                Ok(Arc::new(finished.outcome))
             }
             Err(violation) => Err(self.refuse(violation).await),
         }
+    }
+
+    fn end(&self, answer: Answer) {
+        let now = self.clock().monotonic();
+        let retention = self.core.policy.retention;
+        self.core.registry.end(&self.entry, answer, now, retention);
     }
 
     async fn refuse(&self, violation: Violation) -> Refusal {
@@ -149,6 +156,7 @@ impl Run {
         lease: &mut Lease,
     ) -> Result<(Box<dyn GuestRun>, Duration, Duration), Halt> {
         lease.slot = Some(self.slot().await?);
+        self.entry.starting();
         let until = self.clock().monotonic() + self.core.policy.startup_timeout;
 
         let entry = self.trail.request(&self.request, &facts.limits.requested);
@@ -191,7 +199,7 @@ impl Run {
         if self.cancel.is_cancelled() {
             return Err(Halt::Cancelled);
         }
-        let place = match self.core.slots.enter() {
+        let mut place = match self.core.slots.enter() {
             Entry::Now(slot) => return Ok(slot),
             Entry::Wait(place) => place,
             Entry::Full { running, waiting } => {
@@ -202,18 +210,29 @@ impl Run {
                 )));
             }
         };
-        let queued = async {
-            let mut turn = Box::pin(place.turn());
+        let mut told = 0;
+        loop {
+            let position = place.position();
+            if position != told {
+                told = position;
+                self.entry.queued(position);
+                tokio::select! {
+                    biased;
+                    () = self.cancel.cancelled() => return Err(Halt::Cancelled),
+                    () = self.observer.observe(RunEvent::Queued { position }) => {}
+                    slot = place.turn() => match slot {
+                        Some(slot) => return Ok(slot),
+                        None => continue,
+                    },
+                }
+            }
             tokio::select! {
                 biased;
-                slot = &mut turn => slot,
-                () = self.observer.observe(RunEvent::Queued) => turn.await,
+                () = self.cancel.cancelled() => return Err(Halt::Cancelled),
+                slot = place.turn() => if let Some(slot) = slot {
+                    return Ok(slot);
+                },
             }
-        };
-        tokio::select! {
-            biased;
-            () = self.cancel.cancelled() => Err(Halt::Cancelled),
-            slot = queued => slot.ok_or_else(|| Halt::Refused(defect())),
         }
     }
 
@@ -301,6 +320,8 @@ impl Run {
             code: self.request.code.clone(),
             source_name: source_name.unwrap_or(SOURCE_NAME).to_owned(),
             stdin: self.request.stdin.clone().map(String::into_bytes),
+            files: self.request.files.clone(),
+            collect: Some(self.core.policy.collect).filter(|collect| collect.files > 0),
         }
     }
 
@@ -316,6 +337,22 @@ impl Run {
             () = self.observer.observe(event) => {}
             () = self.cancel.cancelled(), if mind_cancel => {}
             () = self.clock().sleep_until(until) => {}
+        }
+    }
+}
+
+/// A run that has no answer yet: it gets one in any case, even if its task is dropped.
+struct Unanswered<'a>(Option<&'a Run>);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if let Some(run) = self.0 {
+            let violation = Violation::general(
+                RefusalKind::Internal,
+                "the run ended without an answer",
+                "mcp-forge may be shutting down; try again",
+            );
+            run.end(Err(violation.into_refusal(run.trail.correlation_id())));
         }
     }
 }

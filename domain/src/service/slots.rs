@@ -1,12 +1,12 @@
 //! Who may run when: a number of slots, and a queue of bounded length in order of arrival. It
 //! tells nobody anything and knows nothing of cancelling; dropping a place leaves the queue.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, watch};
 
 /// The right to run; given back when dropped.
 pub(super) type Slot = OwnedSemaphorePermit;
@@ -14,9 +14,16 @@ pub(super) type Slot = OwnedSemaphorePermit;
 #[derive(Debug)]
 pub(super) struct Slots {
     free: Arc<Semaphore>,
-    waiting: Arc<AtomicUsize>,
+    queued: Arc<watch::Sender<Queued>>,
     concurrency: usize,
     queue: usize,
+}
+
+/// The places that are taken, by number of arrival.
+#[derive(Debug, Default)]
+struct Queued {
+    places: BTreeSet<u64>,
+    next: u64,
 }
 
 pub(super) enum Entry {
@@ -32,7 +39,7 @@ impl Slots {
     pub(super) fn new(concurrency: usize, queue: usize) -> Self {
         Self {
             free: Arc::new(Semaphore::new(concurrency)),
-            waiting: Arc::default(),
+            queued: Arc::new(watch::Sender::default()),
             concurrency,
             queue,
         }
@@ -51,25 +58,33 @@ impl Slots {
         if let Ok(slot) = Arc::clone(&self.free).try_acquire_owned() {
             return Entry::Now(slot);
         }
-        let joined = self
-            .waiting
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| {
-                (waiting < self.queue).then_some(waiting + 1)
-            });
-        if let Err(waiting) = joined {
+        let (mut number, mut waiting) = (None, 0);
+        self.queued.send_modify(|queued| {
+            waiting = queued.places.len();
+            if waiting < self.queue {
+                number = Some(queued.next);
+                queued.places.insert(queued.next);
+                queued.next += 1;
+            }
+        });
+        let Some(number) = number else {
             return Entry::Full {
                 running: self.concurrency,
                 waiting,
             };
-        }
-        let counted = Counted(Arc::clone(&self.waiting));
+        };
+        let place = Counted {
+            queued: Arc::clone(&self.queued),
+            number,
+        };
         let mut turn = Arc::clone(&self.free).acquire_owned().boxed();
         // The first poll takes the place in the order of arrival.
         match (&mut turn).now_or_never() {
             Some(Ok(slot)) => Entry::Now(slot),
             Some(Err(_)) | None => Entry::Wait(Place {
                 turn,
-                _counted: counted,
+                changes: self.queued.subscribe(),
+                place,
             }),
         }
     }
@@ -77,23 +92,39 @@ impl Slots {
 
 pub(super) struct Place {
     turn: BoxFuture<'static, Result<Slot, AcquireError>>,
-    _counted: Counted,
+    changes: watch::Receiver<Queued>,
+    place: Counted,
 }
 
 impl Place {
-    /// Returns when it is this place's turn. None only if the slots were closed, which they never
-    /// are.
-    pub(super) async fn turn(self) -> Option<Slot> {
-        let Self { turn, _counted } = self;
-        turn.await.ok()
+    /// Which place in the queue it is, from 1.
+    pub(super) fn position(&mut self) -> usize {
+        let queued = self.changes.borrow_and_update();
+        queued.places.range(..self.place.number).count() + 1
+    }
+
+    /// Returns when it is this place's turn, with its slot, or when the queue has changed.
+    /// Cancel-safe.
+    pub(super) async fn turn(&mut self) -> Option<Slot> {
+        tokio::select! {
+            biased;
+            slot = &mut self.turn => slot.ok(),
+            _ = self.changes.changed() => None,
+        }
     }
 }
 
-struct Counted(Arc<AtomicUsize>);
+#[derive(Debug)]
+struct Counted {
+    queued: Arc<watch::Sender<Queued>>,
+    number: u64,
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.queued.send_modify(|queued| {
+            queued.places.remove(&self.number);
+        });
     }
 }
 
@@ -126,10 +157,11 @@ mod tests {
         let waiting = place(&slots);
         assert!(is_full(&slots));
         drop(waiting);
-        let waiting = place(&slots);
+        let mut waiting = place(&slots);
         drop(first);
         let third = waiting.turn().await;
         assert!(third.is_some());
+        drop(waiting);
         // The place is free again, the slot is not.
         let _waiting = place(&slots);
         assert!(is_full(&slots));
@@ -139,17 +171,26 @@ mod tests {
     async fn turns_come_in_order_of_arrival() {
         let slots = Slots::new(1, 3);
         let running = now(&slots);
-        let (first, second) = (place(&slots), place(&slots));
-        let mut second = Box::pin(second.turn());
-        assert!((&mut second).now_or_never().is_none());
+        let (mut first, mut second) = (place(&slots), place(&slots));
+        assert_eq!((first.position(), second.position()), (1, 2));
+        assert!(second.turn().now_or_never().is_none());
         drop(running);
         // Nobody overtakes, neither the second place nor a newcomer.
-        assert!((&mut second).now_or_never().is_none());
-        let _third = place(&slots);
+        assert!(second.turn().now_or_never().is_none());
+        let third = place(&slots);
+        assert_eq!(
+            second.turn().now_or_never().map(|slot| slot.is_none()),
+            Some(true)
+        );
         let running = first.turn().await;
         assert!(running.is_some());
+        drop(first);
+        assert!(second.turn().await.is_none(), "the queue has changed");
+        assert_eq!(second.position(), 1);
+        drop(third);
+        assert_eq!(second.position(), 1);
         drop(running);
-        assert!(second.await.is_some());
+        assert!(second.turn().await.is_some());
     }
 
     #[test]

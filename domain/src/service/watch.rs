@@ -5,18 +5,21 @@
 //! stage has a time at which the next one comes, and that time is looked at before each event.
 //! What the end means is decided in `conclude`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mcp_forge_ports::PortErrorKind;
-use mcp_forge_ports::driven::GuestRun;
+use mcp_forge_ports::driven::{Blob, GuestRun};
 use mcp_forge_ports::vocabulary::{
-    EndedBy, GuestEvent, GuestExit, GuestHello, OutputStream, RunEvent,
+    EndedBy, GuestEvent, GuestExit, GuestHello, OutputFile, OutputStream, RunEvent,
 };
 
 use super::bounded;
+use super::registry::{Entry, StoredFile};
 use super::run::Run;
 use super::sandbox::Sandbox;
 use crate::output::OutputCollector;
+use crate::output::files::FileCollector;
 
 /// Characters of an untrusted message that are kept.
 const MESSAGE: usize = 500;
@@ -28,7 +31,20 @@ enum Stage {
     Interrupted,
     Killed,
     KilledFromOutside,
+    /// The program has ended and its files come.
+    Collecting,
 }
+
+/// The files as they come after the end of the program.
+struct Collecting {
+    exit: GuestExit,
+    ended_at: Duration,
+    files: FileCollector,
+    blob: Arc<dyn Blob>,
+}
+
+/// How long files may take to come.
+const COLLECTING: Duration = Duration::from_secs(10);
 
 /// Why there are no more events.
 #[derive(Debug)]
@@ -55,8 +71,17 @@ pub(super) struct Watched {
     /// Why mcp-forge stopped it, if it did.
     pub(super) stopped: Option<EndedBy>,
     pub(super) output: OutputCollector,
+    /// What the program left in its workspace.
+    pub(super) files: Left,
     /// By the monotonic clock.
     pub(super) ended_at: Duration,
+}
+
+/// The files of a workspace.
+#[derive(Default)]
+pub(super) struct Left {
+    pub(super) files: Vec<OutputFile>,
+    pub(super) omitted: u64,
 }
 
 impl Watched {
@@ -70,6 +95,7 @@ impl Watched {
             ending: Ending::StreamEnded,
             stopped,
             output,
+            files: Left::default(),
             ended_at: run.clock().monotonic(),
         }
     }
@@ -87,6 +113,7 @@ pub(super) struct Watch<'a> {
     stage: Stage,
     /// When the stage is over.
     until: Duration,
+    collecting: Option<Collecting>,
 }
 
 impl<'a> Watch<'a> {
@@ -108,6 +135,7 @@ impl<'a> Watch<'a> {
             stopped: None,
             stage: Stage::Running,
             until: deadline.min(startup_deadline),
+            collecting: None,
         }
     }
 
@@ -117,11 +145,16 @@ impl<'a> Watch<'a> {
                 break ending;
             }
         };
+        let (ended_at, files) = match self.collecting {
+            Some(collecting) => (collecting.ended_at, collecting.store(&self.run.entry)),
+            None => (self.run.clock().monotonic(), Left::default()),
+        };
         Watched {
             ending,
             stopped: self.stopped,
             output: self.output,
-            ended_at: self.run.clock().monotonic(),
+            files,
+            ended_at,
         }
     }
 
@@ -129,6 +162,9 @@ impl<'a> Watch<'a> {
     async fn turn(&mut self) -> Option<Ending> {
         let (run, running) = (self.run, self.stopped.is_none());
         if running && run.cancel.is_cancelled() {
+            if let Some(collecting) = &self.collecting {
+                return Some(Ending::Exited(collecting.exit));
+            }
             self.stop(EndedBy::Cancelled).await;
             return None;
         }
@@ -143,6 +179,13 @@ impl<'a> Watch<'a> {
             event = self.guest.next_event() => event,
             () = run.clock().sleep_until(self.until) => return None,
         };
+        if let Some(collecting) = &mut self.collecting {
+            return match event {
+                Ok(Some(event)) => collecting.take(event).await,
+                // The program has ended all the same.
+                Ok(None) | Err(_) => Some(Ending::Exited(collecting.exit)),
+            };
+        }
         match event {
             Ok(Some(event)) => self.take(event).await,
             Ok(None) => Some(Ending::StreamEnded),
@@ -165,9 +208,16 @@ impl<'a> Watch<'a> {
                 self.take_output(stream, bytes).await;
                 None
             }
-            GuestEvent::Report(report) => {
-                self.output.report(report);
+            GuestEvent::Report { bytes, report } => {
+                let block = self.output.report(bytes, report).cloned();
                 self.check_output().await;
+                if let Some(block) = block {
+                    self.tell(RunEvent::Block(block)).await;
+                }
+                None
+            }
+            GuestEvent::Exited(exit) if self.run.core.policy.collect.files > 0 => {
+                self.collect(exit);
                 None
             }
             GuestEvent::Exited(exit) => Some(Ending::Exited(exit)),
@@ -193,6 +243,7 @@ impl<'a> Watch<'a> {
                 self.attested = true;
                 if self.stopped.is_none() {
                     self.until = self.deadline;
+                    self.run.entry.running();
                     self.run.tell(RunEvent::Running, self.until, true).await;
                 }
                 None
@@ -207,11 +258,31 @@ impl<'a> Watch<'a> {
 
     async fn take_output(&mut self, stream: OutputStream, bytes: Vec<u8>) {
         self.output.write(stream, &bytes);
+        let core = &self.run.core;
+        let most = core.policy.output_stop_bytes;
+        self.run.entry.log(&*core.ports.blobs, &bytes, most).await;
         self.check_output().await;
-        let event = RunEvent::Output { stream, bytes };
+        self.tell(RunEvent::Output { stream, bytes }).await;
+    }
+
+    async fn tell(&mut self, event: RunEvent) {
         self.run
             .tell(event, self.until, self.stopped.is_none())
             .await;
+    }
+
+    /// The program has ended; its files come next.
+    fn collect(&mut self, exit: GuestExit) {
+        let core = &self.run.core;
+        self.collecting = Some(Collecting {
+            exit,
+            ended_at: core.ports.clock.monotonic(),
+            files: FileCollector::new(core.policy.collect),
+            blob: core.ports.blobs.create().into(),
+        });
+        // The caller waits for a stop to be over.
+        let patience = self.stopped.map_or(COLLECTING, |_| self.grace());
+        self.enter(Stage::Collecting, patience);
     }
 
     async fn check_output(&mut self) {
@@ -230,6 +301,9 @@ impl<'a> Watch<'a> {
             Stage::Running => self.stop(EndedBy::Timeout).await,
             Stage::Interrupted => self.kill().await,
             Stage::Killed => self.kill_from_outside().await,
+            Stage::Collecting => {
+                return self.collecting.as_ref().map(|it| Ending::Exited(it.exit));
+            }
             Stage::KilledFromOutside => return Some(Ending::Unstoppable),
         }
         None
@@ -272,6 +346,44 @@ impl<'a> Watch<'a> {
 
     fn grace(&self) -> Duration {
         self.run.core.policy.grace
+    }
+}
+
+impl Collecting {
+    /// Takes what comes after the end; gives it when nothing more comes.
+    async fn take(&mut self, event: GuestEvent) -> Option<Ending> {
+        match event {
+            GuestEvent::File { path, size } => self.files.file(path, size),
+            GuestEvent::FileData(bytes) => {
+                if self.files.data(&bytes)
+                    && let Err(error) = self.blob.append(bytes).await
+                {
+                    tracing::warn!(error = error.chain(), "files of a run are not kept");
+                    self.files.lost();
+                }
+            }
+            GuestEvent::Collected { omitted } => {
+                self.files.omitted(omitted);
+                return Some(Ending::Exited(self.exit));
+            }
+            // Nothing else can come from a sound agent; what the program did is known already.
+            _ => return Some(Ending::Exited(self.exit)),
+        }
+        None
+    }
+
+    /// Leaves the contents with the run and tells the names.
+    fn store(self, entry: &Entry) -> Left {
+        let (stored, omitted) = self.files.finish();
+        let files = stored.iter().map(|(file, _)| file.clone()).collect();
+        let bytes = stored.iter().filter(|(file, _)| file.kept);
+        let bytes = bytes.map(|(file, _)| file.size).sum();
+        let stored = stored
+            .into_iter()
+            .map(|(file, offset)| StoredFile { file, offset })
+            .collect();
+        entry.store_files(self.blob, stored, bytes);
+        Left { files, omitted }
     }
 }
 

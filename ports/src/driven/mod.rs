@@ -153,6 +153,33 @@ pub trait IdSource: Send + Sync {
     fn mint(&self, kind: IdKind) -> String;
 }
 
+/// Keeps bytes, in memory or on disk. Nothing of it outlives the process.
+#[cfg_attr(feature = "testing", mockall::automock)]
+#[async_trait]
+pub trait BlobStore: Send + Sync {
+    /// An empty blob.
+    fn create(&self) -> Box<dyn Blob>;
+}
+
+/// Bytes that only grow. Dropped, they are gone.
+#[cfg_attr(feature = "testing", mockall::automock)]
+#[async_trait]
+pub trait Blob: Send + Sync {
+    /// Adds bytes at the end. Cancel-safe: all of them or none.
+    ///
+    /// # Errors
+    ///
+    /// `Internal`, for one when the disk is full; nothing was added.
+    async fn append(&self, bytes: Vec<u8>) -> Result<(), PortError>;
+
+    /// Up to `length` bytes from `offset` on, fewer at the end.
+    ///
+    /// # Errors
+    ///
+    /// `Internal` when they cannot be read.
+    async fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, PortError>;
+}
+
 /// Runs work that outlives the call that started it.
 #[cfg_attr(feature = "testing", mockall::automock)]
 pub trait Background: Send + Sync {

@@ -70,20 +70,28 @@ impl GuestStep {
 
     /// The value of the last expression.
     pub fn value(json: Option<serde_json::Value>, repr: impl Into<String>) -> Self {
-        Self::Event(GuestEvent::Report(RunnerReport::Value {
+        Self::report(RunnerReport::Value {
             json,
             repr: repr.into(),
-        }))
+        })
     }
 
     /// An exception with this class and message.
     pub fn error(name: impl Into<String>, message: impl Into<String>) -> Self {
         let (name, message) = (name.into(), message.into());
-        Self::Event(GuestEvent::Report(RunnerReport::Error {
+        Self::report(RunnerReport::Error {
             traceback: format!("{name}: {message}"),
             name,
             message,
-        }))
+        })
+    }
+
+    /// A report of the runner.
+    pub fn report(report: RunnerReport) -> Self {
+        Self::Event(GuestEvent::Report {
+            bytes: format!("{report:?}").len(),
+            report: Some(report),
+        })
     }
 
     /// The program exits with this status.

@@ -1,6 +1,7 @@
 //! The small fakes: journal, audit log, ids, background work, observer. No policy of their own.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -8,7 +9,7 @@ use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::driven::{AuditLog, Background, IdKind, IdSource};
+use crate::driven::{AuditLog, Background, Blob, BlobStore, IdKind, IdSource};
 use crate::driving::RunObserver;
 use crate::vocabulary::{AuditEvent, AuditKind, RunEvent};
 use crate::{PortError, PortErrorKind};
@@ -144,6 +145,56 @@ impl IdSource for FakeIds {
     }
 }
 
+/// Blobs in memory. Once broken, they take nothing any more.
+#[derive(Debug, Clone, Default)]
+pub struct FakeBlobs {
+    broken: Arc<AtomicBool>,
+}
+
+impl FakeBlobs {
+    /// A store with endless room.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// From now on, nothing can be added.
+    pub fn fail(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+    }
+}
+
+impl BlobStore for FakeBlobs {
+    fn create(&self) -> Box<dyn Blob> {
+        Box::new(FakeBlob {
+            broken: Arc::clone(&self.broken),
+            bytes: Mutex::default(),
+        })
+    }
+}
+
+struct FakeBlob {
+    broken: Arc<AtomicBool>,
+    bytes: Mutex<Vec<u8>>,
+}
+
+#[async_trait]
+impl Blob for FakeBlob {
+    async fn append(&self, bytes: Vec<u8>) -> Result<(), PortError> {
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(PortError::new(PortErrorKind::Internal, "no space left"));
+        }
+        lock(&self.bytes).extend(bytes);
+        Ok(())
+    }
+
+    async fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, PortError> {
+        let bytes = lock(&self.bytes);
+        let start = usize::try_from(offset).map_or(bytes.len(), |at| at.min(bytes.len()));
+        let end = start.saturating_add(length).min(bytes.len());
+        Ok(bytes[start..end].to_vec())
+    }
+}
+
 /// Background work on the test's own tokio runtime.
 #[derive(Debug, Default)]
 pub struct FakeBackground {
@@ -217,10 +268,11 @@ impl FakeObserver {
 impl RunObserver for FakeObserver {
     async fn observe(&self, event: RunEvent) {
         let (line, stuck) = match &event {
-            RunEvent::Queued => ("observe queued", false),
+            RunEvent::Queued { .. } => ("observe queued", false),
             RunEvent::Starting => ("observe starting", false),
             RunEvent::Running => ("observe running", false),
             RunEvent::Output { .. } => ("observe output", self.stuck_on_output),
+            RunEvent::Block(_) => ("observe block", false),
         };
         lock(&self.events).push(event);
         self.journal.push(line);

@@ -1,6 +1,23 @@
 //! What a caller asks for, what it is told meanwhile, and how it is refused.
 
-use super::{Language, OutputStream};
+use std::fmt;
+
+use super::{Language, OutputBlock, OutputStream};
+
+/// A file for the workspace.
+#[derive(Clone, PartialEq, Eq)]
+pub struct InputFile {
+    /// Path below the workspace, with `/` between its parts.
+    pub path: String,
+    /// Its contents.
+    pub data: Vec<u8>,
+}
+
+impl fmt::Debug for InputFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} ({} bytes)", self.path, self.data.len())
+    }
+}
 
 /// One run, as the caller asks for it. Nothing here is checked yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +36,11 @@ pub struct ExecutionRequest {
     pub cpu_quota: Option<u64>,
     /// Text for the program's standard input; without it, reading is refused at once.
     pub stdin: Option<String>,
+    /// Files for the workspace, placed before the program starts.
+    pub files: Vec<InputFile>,
+    /// The caller's name for this request: repeated, it gives the answer of the first one and runs
+    /// nothing.
+    pub idempotency_key: Option<String>,
     /// The caller's own correlation id; minted when absent.
     pub correlation_id: Option<String>,
     /// Who asks, for the audit log (unverified).
@@ -36,6 +58,8 @@ impl ExecutionRequest {
             memory: None,
             cpu_quota: None,
             stdin: None,
+            files: Vec::new(),
+            idempotency_key: None,
             correlation_id: None,
             client: None,
         }
@@ -43,11 +67,14 @@ impl ExecutionRequest {
 }
 
 /// What an observer is told while a run goes on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum RunEvent {
-    /// All slots are taken; the run waits.
-    Queued,
+    /// All slots are taken; the run waits. Told again when its position changes.
+    Queued {
+        /// 1 is the next one.
+        position: usize,
+    },
     /// The sandbox is being made.
     Starting,
     /// The program runs.
@@ -59,6 +86,8 @@ pub enum RunEvent {
         /// The bytes as written; a character may be split.
         bytes: Vec<u8>,
     },
+    /// Something other than text came, or a value.
+    Block(OutputBlock),
 }
 
 /// Why a request was refused, in the words of the public interface.

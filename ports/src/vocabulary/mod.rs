@@ -5,16 +5,19 @@ mod execution;
 mod language;
 mod limits;
 mod outcome;
+mod runs;
 mod sandbox;
 
 pub use audit::{AuditEvent, AuditKind, Severity};
-pub use execution::{ExecutionRequest, Refusal, RefusalKind, RunEvent};
+pub use execution::{ExecutionRequest, InputFile, Refusal, RefusalKind, RunEvent};
 pub use language::{Language, UnknownLanguage};
 pub use limits::{EffectiveLimits, LimitsReport, ResourceLimits};
 pub use outcome::{
-    EndedBy, ExecutionOutcome, OutputBlock, OutputStream, ProgramError, RuntimeDescription, Usage,
+    EndedBy, ExecutionOutcome, OutputBlock, OutputFile, OutputStream, Picture, ProgramError,
+    RunLog, RuntimeDescription, Usage,
 };
+pub use runs::{RunBytes, RunPart, RunState, RunStatus};
 pub use sandbox::{
-    GuestEvent, GuestExit, GuestHello, GuestJob, RunnerReport, RuntimeInfo, SandboxExit, SandboxId,
-    SandboxRoot, SandboxSpec, SandboxUsage,
+    CollectLimits, Display, GuestEvent, GuestExit, GuestHello, GuestJob, RunnerReport, RuntimeInfo,
+    SandboxExit, SandboxId, SandboxRoot, SandboxSpec, SandboxUsage,
 };

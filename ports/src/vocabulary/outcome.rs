@@ -1,5 +1,7 @@
 //! The outcome of one run. The failure of user code is told here, never as an error.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Language, LimitsReport};
@@ -94,6 +96,82 @@ pub enum OutputBlock {
     },
     /// The exception that ended the program.
     Error(ProgramError),
+    /// A message that the language tells apart from its streams; part of `stderr` too.
+    Message {
+        /// As the language prints it.
+        text: String,
+    },
+    /// A warning; part of `stderr` too.
+    Warning {
+        /// As the language prints it.
+        text: String,
+        /// The call that gave it.
+        call: Option<String>,
+    },
+    /// A picture.
+    Image {
+        /// The picture.
+        picture: Picture,
+        /// The same as plain text.
+        text: Option<String>,
+    },
+    /// Something shown as HTML.
+    Html {
+        /// The HTML; untrusted.
+        html: String,
+        /// The same as plain text.
+        text: Option<String>,
+    },
+    /// Something shown as JSON.
+    Json {
+        /// The JSON.
+        json: serde_json::Value,
+        /// The same as plain text.
+        text: Option<String>,
+    },
+    /// Something shown as plain text only, or a note of what was left out.
+    Text {
+        /// The text.
+        text: String,
+    },
+}
+
+/// A picture as a program made it. Its first bytes are those of its type; what follows is not
+/// looked at.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Picture {
+    /// `image/png`, `image/jpeg`, `image/gif`, `image/webp` or `image/svg+xml`.
+    pub mime_type: String,
+    /// The file.
+    pub data: Arc<[u8]>,
+}
+
+impl fmt::Debug for Picture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes)", self.mime_type, self.data.len())
+    }
+}
+
+/// A file that a program left in its workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputFile {
+    /// Path below the workspace.
+    pub path: String,
+    /// Its size, bytes.
+    pub size: u64,
+    /// Its type, by its name.
+    pub mime_type: String,
+    /// Its contents can be read; not so when it was too large.
+    pub kept: bool,
+}
+
+/// What is kept of the streams of a run as they were written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunLog {
+    /// Its length, bytes.
+    pub bytes: u64,
+    /// Nothing is missing at its end.
+    pub complete: bool,
 }
 
 /// What a run used.
@@ -147,6 +225,12 @@ pub struct ExecutionOutcome {
     pub result_repr: Option<String>,
     /// Everything in order of appearance.
     pub blocks: Vec<OutputBlock>,
+    /// The files that the program made or changed, in order of their paths.
+    pub files: Vec<OutputFile>,
+    /// Files that are not in `files` because there are too many.
+    pub files_omitted: u64,
+    /// The streams as they were written, both in one; none when nothing was written.
+    pub log: Option<RunLog>,
     /// The exception that ended the program, if one did.
     pub error: Option<ProgramError>,
     /// Exit status of the program, when it exited by itself.

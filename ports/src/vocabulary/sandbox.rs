@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Language, OutputStream, ResourceLimits};
+use super::{InputFile, Language, OutputStream, Picture, ResourceLimits};
 
 /// Name of one sandbox; unguessable, minted by the core.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -78,6 +78,21 @@ pub struct GuestJob {
     pub source_name: String,
     /// Bytes for standard input; `None` means that reading is refused at once.
     pub stdin: Option<Vec<u8>>,
+    /// Files to be there before the program starts.
+    pub files: Vec<InputFile>,
+    /// What is brought back of the workspace; `None` for nothing.
+    pub collect: Option<CollectLimits>,
+}
+
+/// How much is brought back of the files that a program leaves in its workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CollectLimits {
+    /// Files that are named.
+    pub files: u32,
+    /// Largest file whose contents come along, bytes.
+    pub file_bytes: u64,
+    /// Contents of all files together, bytes.
+    pub total_bytes: u64,
 }
 
 /// What the agent says of itself when it starts, as read inside the sandbox. Untrusted.
@@ -115,6 +130,33 @@ pub enum RunnerReport {
         /// Traceback with the user's frames.
         traceback: String,
     },
+    /// A message that the language tells apart from its streams (R's `message()`).
+    Message {
+        /// As the language prints it, with the end of its line.
+        text: String,
+    },
+    /// A warning.
+    Warning {
+        /// As the language prints it.
+        text: String,
+        /// The call that gave it.
+        call: Option<String>,
+    },
+    /// Something the program showed.
+    Display(Display),
+}
+
+/// One thing that a program showed, in the forms that it offers of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Display {
+    /// As plain text.
+    pub text: Option<String>,
+    /// As a picture.
+    pub picture: Option<Picture>,
+    /// As HTML.
+    pub html: Option<String>,
+    /// As JSON.
+    pub json: Option<serde_json::Value>,
 }
 
 /// How the program ended, as the agent saw it.
@@ -142,9 +184,28 @@ pub enum GuestEvent {
         bytes: Vec<u8>,
     },
     /// The runner reported.
-    Report(RunnerReport),
-    /// The program and all its children are gone; last event.
+    Report {
+        /// How many bytes the report was.
+        bytes: usize,
+        /// What it says; `None` when it is no report, which the program's own code can send too.
+        report: Option<RunnerReport>,
+    },
+    /// The program and all its children are gone; last event unless files were asked for.
     Exited(GuestExit),
+    /// A file that the program made or changed. Only after `Exited`.
+    File {
+        /// Path below the workspace.
+        path: String,
+        /// Its size, bytes.
+        size: u64,
+    },
+    /// The next part of the contents of the last file. None comes of a file that is too large.
+    FileData(Vec<u8>),
+    /// All files were named; last event.
+    Collected {
+        /// Files beyond the number that may be named.
+        omitted: u64,
+    },
     /// The program could not be started (no interpreter, for one).
     StartFailed {
         /// The reason.

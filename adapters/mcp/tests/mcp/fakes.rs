@@ -9,7 +9,7 @@ use mcp_forge_mcp::{ArgumentBounds, McpServer, McpSettings, ProgressPace};
 use mcp_forge_ports::driving::{CodeExecution, RunObserver};
 use mcp_forge_ports::vocabulary::{
     EffectiveLimits, EndedBy, ExecutionOutcome, ExecutionRequest, Language, LimitsReport,
-    OutputBlock, OutputStream, Refusal, ResourceLimits, RuntimeDescription, Usage,
+    OutputBlock, OutputStream, Refusal, ResourceLimits, RunStatus, RuntimeDescription, Usage,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -58,9 +58,13 @@ impl CodeExecution for Scripted {
         request: ExecutionRequest,
         observer: Arc<dyn RunObserver>,
         cancel: CancellationToken,
-    ) -> Answer {
+    ) -> Result<Arc<ExecutionOutcome>, Refusal> {
         self.requests.lock().unwrap().push(request.clone());
-        (self.script)(request, observer, cancel).await
+        (self.script)(request, observer, cancel).await.map(Arc::new)
+    }
+
+    async fn launch(&self, _request: ExecutionRequest) -> Result<RunStatus, Refusal> {
+        unreachable!("nothing here runs in the background")
     }
 }
 
@@ -128,6 +132,9 @@ pub(crate) fn completed() -> ExecutionOutcome {
                 repr: "{'answer': 42}".to_owned(),
             },
         ],
+        files: Vec::new(),
+        files_omitted: 0,
+        log: None,
         error: None,
         exit_code: Some(0),
         signal: None,

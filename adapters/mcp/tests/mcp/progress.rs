@@ -91,7 +91,11 @@ async fn a_silent_run_is_heard_of_at_the_standard_pace() {
 #[tokio::test(start_paused = true)]
 async fn states_and_lines_are_told_as_they_come() {
     let execution = Scripted::new(|_, observer, _| async move {
-        for event in [RunEvent::Queued, RunEvent::Starting, RunEvent::Running] {
+        for event in [
+            RunEvent::Queued { position: 2 },
+            RunEvent::Starting,
+            RunEvent::Running,
+        ] {
             observer.observe(event).await;
             sleep(Duration::from_millis(30)).await;
         }
@@ -112,7 +116,7 @@ async fn states_and_lines_are_told_as_they_come() {
     assert_eq!(
         messages(&notifications),
         [
-            "queued: all slots are taken",
+            "queued: number 2 in the queue",
             "starting",
             "running 0 s",
             "epo",

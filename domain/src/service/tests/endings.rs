@@ -260,7 +260,7 @@ async fn a_stream_that_ends_without_a_word_is_looked_into() {
         world.runtime.vanish_all();
         let outcome = answer.await.unwrap().unwrap();
         assert_eq!(outcome.ended_by, EndedBy::RuntimeLost);
-        assert_eq!((outcome.exit_code, outcome.signal), (None, None));
+        assert_eq!((outcome.exit_code, &outcome.signal), (None, &None));
         world.idle().await;
 
         // The stream is closed but something runs on: it is ended before the answer.

@@ -5,13 +5,14 @@ mod hostile;
 mod lifecycle;
 mod order;
 mod refusals;
+mod runs;
 mod stops;
 
 use std::future::Future;
 
 use mcp_forge_ports::testing::{
-    FakeAudit, FakeBackground, FakeClock, FakeGuest, FakeIds, FakeObserver, FakeRuntime, GuestStep,
-    Journal,
+    FakeAudit, FakeBackground, FakeBlobs, FakeClock, FakeGuest, FakeIds, FakeObserver, FakeRuntime,
+    GuestStep, Journal,
 };
 use mcp_forge_ports::vocabulary::{AuditKind, Language};
 use tokio::task::JoinHandle;
@@ -29,10 +30,11 @@ pub(super) struct World {
     pub(super) clock: Arc<FakeClock>,
     pub(super) observer: Arc<FakeObserver>,
     pub(super) background: Arc<FakeBackground>,
+    pub(super) blobs: FakeBlobs,
     pub(super) service: RunService,
 }
 
-pub(super) type Answer = Result<ExecutionOutcome, Refusal>;
+pub(super) type Answer = Result<Arc<ExecutionOutcome>, Refusal>;
 
 impl World {
     /// Every run follows this script.
@@ -58,12 +60,14 @@ impl World {
         let audit = Arc::new(FakeAudit::new(&journal));
         let clock = Arc::new(FakeClock::new());
         let background = Arc::new(FakeBackground::new());
+        let blobs = FakeBlobs::new();
         let ports = RunPorts {
             runtime: runtime.clone(),
             guest: guest.clone(),
             audit: audit.clone(),
             clock: clock.clone(),
             ids: Arc::new(FakeIds::new()),
+            blobs: Arc::new(blobs.clone()),
             background: background.clone(),
         };
         let mut policy = ExecutionPolicy::default();
@@ -76,6 +80,7 @@ impl World {
             audit,
             clock,
             background,
+            blobs,
             service: RunService::new(ports, policy).unwrap(),
         }
     }
@@ -91,7 +96,7 @@ impl World {
     }
 
     /// Runs, and expects an outcome.
-    pub(super) async fn outcome(&self) -> ExecutionOutcome {
+    pub(super) async fn outcome(&self) -> Arc<ExecutionOutcome> {
         self.run(python()).await.unwrap()
     }
 

@@ -25,6 +25,7 @@ async fn execute(
         audit: Arc::new(audit),
         clock: Arc::new(FakeClock::new()),
         ids: Arc::new(FakeIds::new()),
+        blobs: Arc::new(FakeBlobs::new()),
         background: background.clone(),
     };
     let service = RunService::new(ports, ExecutionPolicy::default()).unwrap();
@@ -107,6 +108,7 @@ async fn a_run_goes_policy_audit_adapter_and_answers_before_it_removes() {
                 cpu: Duration::ZERO,
                 max_rss_bytes: 0,
             }),
+            GuestEvent::Collected { omitted: 0 },
         ] {
             run.expect_next_event()
                 .once()

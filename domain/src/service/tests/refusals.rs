@@ -390,6 +390,7 @@ fn an_unsound_policy_makes_no_service() {
             audit: Arc::new(FakeAudit::new(&journal)),
             clock: Arc::new(FakeClock::new()),
             ids: Arc::new(FakeIds::new()),
+            blobs: Arc::new(FakeBlobs::new()),
             background: Arc::new(FakeBackground::new()),
         };
         RunService::new(

@@ -32,7 +32,7 @@ async fn a_program_that_obeys_the_interrupt_of_its_time_limit() {
         let outcome = answer.await.unwrap().unwrap();
         assert_eq!(outcome.ended_by, EndedBy::Timeout);
         assert_eq!(outcome.stdout, "partial\ncleaning up\n");
-        assert_eq!(outcome.error.unwrap().name, "KeyboardInterrupt");
+        assert_eq!(outcome.error.as_ref().unwrap().name, "KeyboardInterrupt");
         assert_eq!(outcome.exit_code, Some(130));
         assert_eq!(outcome.duration, s(7));
         assert!(world.called("guest interrupt"));
@@ -412,7 +412,7 @@ async fn a_flood_of_reports_is_an_output_flood() {
                 _ => 0,
             })
             .sum();
-        assert!(kept <= 4 << 20, "{kept}");
+        assert!(kept <= 8 << 20, "{kept}");
     })
     .await;
 }
