@@ -57,7 +57,7 @@ pub(crate) fn helper(mut arguments: impl Iterator<Item = OsString>) -> Option<Ex
 
 /// What every sandbox gets.
 #[cfg(feature = "runtime-libcontainer")]
-const PLACED: [mcp_forge_libcontainer::Placed; 3] = [
+const PLACED: [mcp_forge_libcontainer::Placed; 4] = [
     mcp_forge_libcontainer::Placed {
         path: "agent",
         contents: mcp_forge_guest::AGENT,
@@ -71,6 +71,11 @@ const PLACED: [mcp_forge_libcontainer::Placed; 3] = [
     mcp_forge_libcontainer::Placed {
         path: "python/display.py",
         contents: mcp_forge_guest::PYTHON_DISPLAY,
+        executable: false,
+    },
+    mcp_forge_libcontainer::Placed {
+        path: "r/runner.R",
+        contents: mcp_forge_guest::R_RUNNER,
         executable: false,
     },
 ];

@@ -104,7 +104,6 @@ impl Settings {
     /// A size that is none. What does not fit together is the domain's to tell.
     pub(crate) fn policy(&self) -> anyhow::Result<ExecutionPolicy> {
         let mut policy = ExecutionPolicy {
-            languages: vec![mcp_forge_ports::vocabulary::Language::Python],
             accept_unenforced: self.security.accept_unenforced_limits,
             ..ExecutionPolicy::default()
         };

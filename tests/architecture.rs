@@ -113,7 +113,9 @@ const MEMBERS: [Member; 10] = [
         internal: &["mcp-forge-ports"],
         external: &[
             "async-trait",
+            "base64",
             "futures",
+            "percent-encoding",
             "rmcp",
             "rustix",
             "serde_json",

@@ -61,7 +61,10 @@ pub(crate) async fn run(
     let code = match &result {
         Ok(outcome) => {
             if arguments.json {
-                print(&format!("{:#}\n", wire::run_result(outcome)));
+                print(&format!(
+                    "{:#}\n",
+                    wire::run_result(outcome, wire::Pictures::Contained)
+                ));
             } else {
                 tell(outcome, &policy);
             }

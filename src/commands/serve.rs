@@ -28,6 +28,7 @@ pub(crate) async fn serve(
     let application = Application::new(runtime, settings)?;
     let server = McpServer::new(
         Arc::clone(&application.execution) as _,
+        Arc::clone(&application.execution) as _,
         McpSettings::new(
             application.policy.languages.clone(),
             bounds(&application.policy),

@@ -7,10 +7,10 @@
 mod report;
 
 use async_trait::async_trait;
-use mcp_forge_agent::{Decoder, FromAgent, MAX_FROM_AGENT, Runner, Status, ToAgent};
+use mcp_forge_agent::{Collect, Decoder, FromAgent, MAX_FROM_AGENT, Runner, Status, ToAgent};
 use mcp_forge_ports::driven::{ByteStream, Guest, GuestRun};
 use mcp_forge_ports::vocabulary::{
-    GuestEvent, GuestExit, GuestHello, GuestJob, Language, OutputStream, SandboxExit,
+    CollectLimits, GuestEvent, GuestExit, GuestHello, GuestJob, Language, OutputStream, SandboxExit,
 };
 use mcp_forge_ports::{PortError, PortErrorKind};
 use std::time::Duration;
@@ -24,6 +24,9 @@ pub const PYTHON_RUNNER: &[u8] = include_bytes!("../../../images/python/runner.p
 
 /// What the runner for Python loads when a program shows something, to be placed beside it.
 pub const PYTHON_DISPLAY: &[u8] = include_bytes!("../../../images/python/display.py");
+
+/// The runner for R, to be placed at `r/runner.R` beside the agent.
+pub const R_RUNNER: &[u8] = include_bytes!("../../../images/r/runner.R");
 
 /// Bytes read at once.
 const CHUNK: usize = 128 * 1024;
@@ -41,6 +44,7 @@ impl Guest for StreamGuest {
     ) -> Result<Box<dyn GuestRun>, PortError> {
         let runner = match job.language {
             Language::Python => Runner::Python,
+            Language::R => Runner::R,
             other => {
                 return Err(PortError::new(
                     PortErrorKind::Unsupported,
@@ -54,6 +58,12 @@ impl Guest for StreamGuest {
             name: job.source_name,
             code: job.code,
             stdin: job.stdin,
+            files: job
+                .files
+                .into_iter()
+                .map(|file| (file.path, file.data))
+                .collect(),
+            collect: job.collect.map(collect).unwrap_or_default(),
         };
         run.encode(&mut frame);
         Ok(Box::new(StreamRun {
@@ -63,6 +73,14 @@ impl Guest for StreamGuest {
             decoder: Decoder::new(MAX_FROM_AGENT),
             chunk: vec![0; CHUNK],
         }))
+    }
+}
+
+fn collect(limits: CollectLimits) -> Collect {
+    Collect {
+        files: limits.files,
+        file_bytes: limits.file_bytes,
+        total_bytes: limits.total_bytes,
     }
 }
 
@@ -202,6 +220,9 @@ fn event(message: FromAgent) -> GuestEvent {
             max_rss_bytes,
         }),
         FromAgent::Failed(message) => GuestEvent::StartFailed { message },
+        FromAgent::File { path, size } => GuestEvent::File { path, size },
+        FromAgent::FileData(bytes) => GuestEvent::FileData(bytes),
+        FromAgent::Collected { omitted } => GuestEvent::Collected { omitted },
     }
 }
 
@@ -288,22 +309,6 @@ mod tests {
     #[tokio::test]
     async fn an_agent_that_did_not_greet_gets_no_job() {
         assert_eq!(frames_to(false).await, [ToAgent::Interrupt, ToAgent::Kill]);
-    }
-
-    #[tokio::test]
-    async fn a_language_without_a_runner_is_unsupported() {
-        let (mine, _theirs) = tokio::io::duplex(64);
-        let refused = StreamGuest.run(
-            Box::new(mine),
-            GuestJob {
-                language: Language::R,
-                ..job()
-            },
-        );
-        assert_eq!(
-            refused.await.err().map(|e| e.kind),
-            Some(PortErrorKind::Unsupported)
-        );
     }
 
     #[tokio::test]

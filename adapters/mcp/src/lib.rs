@@ -16,12 +16,15 @@ mod line_transport;
 mod newest_line;
 mod one_line;
 mod progress;
+mod resources;
+mod run_tools;
 mod serve;
 mod server;
 mod settings;
 mod stdio;
 mod text;
 mod tool_result;
+mod uri;
 mod value;
 pub mod wire;
 

@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt;
-use mcp_forge_ports::driving::{CodeExecution, NoObserver, RunObserver};
+use mcp_forge_ports::driving::{CodeExecution, NoObserver, RunObserver, Runs};
 use mcp_forge_ports::vocabulary::{
     ExecutionOutcome, ExecutionRequest, Language, Refusal, RefusalKind,
 };
@@ -15,8 +15,9 @@ use rmcp::ErrorData;
 use rmcp::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult,
-    ErrorCode, Implementation, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
-    RequestMetaObject, ServerCapabilities, ServerConfig, Tool,
+    ErrorCode, Implementation, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+    ReadResourceResult, RequestMetaObject, ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Map, Value, json};
@@ -26,9 +27,11 @@ use tokio_util::task::TaskTracker;
 use crate::catalog::{self, LanguageTool};
 use crate::one_line::one_line;
 use crate::progress::RunWatch;
+use crate::run_tools::{self, RunTool};
 use crate::settings::McpSettings;
+use crate::uri::Parsed;
 use crate::value::{Fault, describe, echo};
-use crate::{arguments, tool_result};
+use crate::{arguments, resources, tool_result, uri, wire};
 
 /// Longest client name, characters.
 const NAME_CHARS: usize = 128;
@@ -48,17 +51,24 @@ pub struct McpServer {
 
 struct Core {
     execution: Arc<dyn CodeExecution>,
+    runs: Arc<dyn Runs>,
     settings: McpSettings,
     tools: Vec<LanguageTool>,
 }
 
 impl McpServer {
-    /// A server that runs code with `execution`, one tool for each language of the settings.
-    pub fn new(execution: Arc<dyn CodeExecution>, settings: McpSettings) -> Self {
+    /// A server that runs code with `execution`, one tool for each language of the settings, and
+    /// shows the `runs` of it.
+    pub fn new(
+        execution: Arc<dyn CodeExecution>,
+        runs: Arc<dyn Runs>,
+        settings: McpSettings,
+    ) -> Self {
         let tools = catalog::tools(&settings);
         Self {
             core: Arc::new(Core {
                 execution,
+                runs,
                 settings,
                 tools,
             }),
@@ -84,13 +94,13 @@ impl McpServer {
         self.core.tools.iter().find(|entry| entry.tool.name == name)
     }
 
+    fn all_tools(&self) -> impl Iterator<Item = Tool> {
+        let languages = self.core.tools.iter().map(|entry| entry.tool.clone());
+        languages.chain(run_tools::tools())
+    }
+
     fn unknown_tool(&self, name: &str) -> ErrorData {
-        let names: Vec<_> = self
-            .core
-            .tools
-            .iter()
-            .map(|entry| entry.tool.name.clone())
-            .collect();
+        let names: Vec<_> = self.all_tools().map(|tool| tool.name).collect();
         let message = format!("unknown tool {:?}", echo(name));
         ErrorData::invalid_params(message, Some(json!({ "tools": names })))
     }
@@ -172,7 +182,7 @@ impl McpServer {
             let message = "tools/call needs an object with the string `name`";
             return Err(ErrorData::invalid_params(message, None));
         };
-        if self.tool(name).is_none() {
+        if self.get_tool(name).is_none() {
             return Err(self.unknown_tool(name));
         }
         match member("arguments") {
@@ -201,9 +211,14 @@ impl ServerHandler for McpServer {
     fn get_info(&self) -> ServerConfig {
         let name =
             Implementation::new("mcp-forge", env!("CARGO_PKG_VERSION")).with_title("mcp-forge");
-        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-            .with_server_info(name)
-            .with_instructions(INSTRUCTIONS)
+        ServerConfig::new(
+            ServerCapabilities::builder()
+                .enable_tools()
+                .enable_resources()
+                .build(),
+        )
+        .with_server_info(name)
+        .with_instructions(INSTRUCTIONS)
     }
 
     async fn list_tools(
@@ -211,23 +226,12 @@ impl ServerHandler for McpServer {
         request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        if request.is_some_and(|request| request.cursor.is_some()) {
-            return Err(ErrorData::invalid_params(
-                "unknown cursor: the list has one page",
-                None,
-            ));
-        }
-        let tools = self
-            .core
-            .tools
-            .iter()
-            .map(|entry| entry.tool.clone())
-            .collect();
-        Ok(ListToolsResult::with_all_items(tools))
+        one_page(request)?;
+        Ok(ListToolsResult::with_all_items(self.all_tools().collect()))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        self.tool(name).map(|entry| entry.tool.clone())
+        self.all_tools().find(|tool| tool.name == name)
     }
 
     async fn call_tool(
@@ -236,14 +240,90 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let _in_flight = self.calls.token();
+        let arguments = request.arguments.unwrap_or_default();
+        if let Some(tool) = RunTool::named(&request.name) {
+            let bounds = &self.core.settings.bounds;
+            let result = tool.call(&*self.core.runs, bounds, arguments).await;
+            let result = result.unwrap_or_else(|fault| {
+                tool_result::rejected(fault, correlation_id(&context.meta))
+            });
+            return Ok(result.into());
+        }
         let Some(LanguageTool { language, .. }) = self.tool(&request.name) else {
             return Err(self.unknown_tool(&request.name));
         };
-        let arguments = request.arguments.unwrap_or_default();
         let result = self
             .call(&request.name, *language, arguments, &context)
             .await;
         Ok(result.into())
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        one_page(request)?;
+        let runs = self.core.runs.list().await;
+        Ok(ListResourcesResult::with_all_items(resources::list(&runs)))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        one_page(request)?;
+        Ok(ListResourceTemplatesResult::with_all_items(
+            resources::templates(),
+        ))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let uri = request.uri;
+        let Some(Parsed {
+            run_id,
+            part,
+            range,
+        }) = uri::parse(&uri)
+        else {
+            let forms: Vec<_> = resources::templates()
+                .into_iter()
+                .map(|template| template.uri_template)
+                .collect();
+            let message = format!("there is no resource {:?}", echo(&uri));
+            return Err(ErrorData::resource_not_found(
+                message,
+                Some(json!({ "templates": forms })),
+            ));
+        };
+        let range = range.start
+            ..range
+                .end
+                .min(range.start.saturating_add(resources::MAX_READ));
+        match self
+            .core
+            .runs
+            .read(&run_id, part.clone(), range.clone())
+            .await
+        {
+            Ok(bytes) => {
+                let contents = resources::contents(&uri, &part, range.start, bytes);
+                Ok(ReadResourceResult::new(vec![contents]).into())
+            }
+            Err(refusal) if refusal.kind == RefusalKind::NotFound => {
+                let data = Some(wire::refusal(&refusal));
+                Err(ErrorData::resource_not_found(refusal.message, data))
+            }
+            Err(refusal) => {
+                let data = Some(wire::refusal(&refusal));
+                Err(ErrorData::internal_error(refusal.message, data))
+            }
+        }
     }
 
     /// rmcp brings requests here whose method it does not know, or whose parameters it could not
@@ -264,7 +344,13 @@ impl ServerHandler for McpServer {
                     .map(CustomResult::new)
                     .map_err(|error| ErrorData::internal_error(error.to_string(), None))
             }
-            "initialize" | "server/discover" | "ping" | "tools/list" => {
+            "initialize"
+            | "server/discover"
+            | "ping"
+            | "tools/list"
+            | "resources/list"
+            | "resources/templates/list"
+            | "resources/read" => {
                 let message = format!("{} has malformed parameters", request.method);
                 Err(ErrorData::invalid_params(message, None))
             }
@@ -273,6 +359,16 @@ impl ServerHandler for McpServer {
                 echo(method),
                 None,
             )),
+        }
+    }
+}
+
+fn one_page(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
+    match request.and_then(|request| request.cursor) {
+        None => Ok(()),
+        Some(_) => {
+            let message = "unknown cursor: the list has one page";
+            Err(ErrorData::invalid_params(message, None))
         }
     }
 }

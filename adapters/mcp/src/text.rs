@@ -1,31 +1,93 @@
-//! The readable form of a result, for the model: what the program wrote, and, when it did not
-//! complete, a last line with the reason and the next step.
+//! The readable form of a result, for the model: what the program wrote and showed, in order, and,
+//! when it did not complete, a last line with the reason and the next step.
 //!
 //! It is a view of the structured content, which alone is complete and exact.
 
-use mcp_forge_ports::vocabulary::{EndedBy, ExecutionOutcome, Refusal};
+use mcp_forge_ports::vocabulary::{
+    EndedBy, ExecutionOutcome, Language, OutputBlock, OutputStream, Picture, Refusal, RunState,
+    RunStatus,
+};
 
+use crate::one_line::one_line;
 use crate::settings::ArgumentBounds;
+use crate::uri;
 
-/// The text of a run.
-pub(crate) fn outcome(outcome: &ExecutionOutcome, bounds: &ArgumentBounds) -> String {
+/// Pictures that a result contains; further ones are named.
+const MAX_PICTURES: usize = 20;
+
+/// Bytes of all those pictures.
+const MAX_PICTURE_BYTES: usize = 6 << 20;
+
+/// Files that are named.
+const MAX_FILES: usize = 20;
+
+/// A part of the readable form, in order.
+pub(crate) enum Part<'a> {
+    Text(String),
+    Picture(&'a Picture),
+}
+
+/// The readable form of a run.
+pub(crate) fn outcome<'a>(outcome: &'a ExecutionOutcome, bounds: &ArgumentBounds) -> Vec<Part<'a>> {
+    let mut parts = Vec::new();
     let mut text = Sections::default();
-    text.add("", &outcome.stdout);
-    if outcome.stdout_truncated {
-        text.add(
-            "",
-            "(The middle of the standard output was cut out: print less.)",
-        );
+    let (mut picture_number, mut picture_bytes) = (0, 0);
+    let mut has_value = false;
+    for block in &outcome.blocks {
+        match block {
+            OutputBlock::Stream {
+                stream: OutputStream::Stdout,
+                text: written,
+            } => text.continue_with(written),
+            OutputBlock::Value { repr, .. } => {
+                has_value = true;
+                text.add(value_heading(outcome, repr), repr);
+            }
+            OutputBlock::Image {
+                picture,
+                text: plain,
+            } => {
+                let bytes = picture_bytes + picture.data.len();
+                let is_shown = picture_number < MAX_PICTURES
+                    && bytes <= MAX_PICTURE_BYTES
+                    // No model reads drawings as pictures.
+                    && picture.mime_type != "image/svg+xml";
+                if is_shown {
+                    picture_bytes = bytes;
+                    text.flush(&mut parts);
+                    parts.push(Part::Picture(picture));
+                } else {
+                    text.add(
+                        "",
+                        &link(outcome, picture, plain.as_deref(), picture_number),
+                    );
+                }
+                picture_number += 1;
+            }
+            OutputBlock::Html { html, text: None } => {
+                let note = format!("(HTML of {} bytes, see the structured content)", html.len());
+                text.add("", &note);
+            }
+            OutputBlock::Json { json, text: None } => text.add("", &json.to_string()),
+            OutputBlock::Html {
+                text: Some(plain), ..
+            }
+            | OutputBlock::Json {
+                text: Some(plain), ..
+            }
+            | OutputBlock::Text { text: plain } => text.add("", plain),
+            // Standard error and the exception come last.
+            _ => {}
+        }
     }
-    if let Some(repr) = &outcome.result_repr {
-        text.add(
-            if repr.contains('\n') {
-                "Result:\n"
-            } else {
-                "Result: "
-            },
-            repr,
-        );
+    if outcome.stdout_truncated {
+        let log = uri::log(&outcome.run_id);
+        let note =
+            format!("(The middle of the standard output was cut out: print less, or read {log})");
+        text.add("", &note);
+    }
+    if let Some(repr) = outcome.result_repr.as_ref().filter(|_| !has_value) {
+        text.add(value_heading(outcome, repr), repr);
     }
     text.add("Standard error:\n", &outcome.stderr);
     if outcome.stderr_truncated {
@@ -36,15 +98,85 @@ pub(crate) fn outcome(outcome: &ExecutionOutcome, bounds: &ArgumentBounds) -> St
     {
         text.add("", &error.traceback);
     }
+    text.add("", &files(outcome));
     if let Some(reason) = ending(outcome, bounds) {
         text.add("", &reason);
-    } else if text.0.is_empty() {
+    } else if text.0.is_empty() && parts.is_empty() {
         text.add(
             "",
             "(The program completed and wrote nothing. Print what you want to see.)",
         );
     }
-    text.0
+    text.flush(&mut parts);
+    parts
+}
+
+/// R shows values as its prompt does, Python's last one is told apart from what was printed.
+fn value_heading(outcome: &ExecutionOutcome, repr: &str) -> &'static str {
+    match (outcome.language, repr.contains('\n')) {
+        (Language::R, _) => "",
+        (_, true) => "Result:\n",
+        (_, false) => "Result: ",
+    }
+}
+
+fn link(
+    outcome: &ExecutionOutcome,
+    picture: &Picture,
+    plain: Option<&str>,
+    number: usize,
+) -> String {
+    format!(
+        "(picture {}{}, {} bytes: {})",
+        picture.mime_type,
+        plain.map(|plain| format!(" {plain}")).unwrap_or_default(),
+        picture.data.len(),
+        uri::picture(&outcome.run_id, number)
+    )
+}
+
+/// The names of the files, and how to read them.
+fn files(outcome: &ExecutionOutcome) -> String {
+    let count = outcome.files.len() as u64 + outcome.files_omitted;
+    if count == 0 {
+        return String::new();
+    }
+    let mut text = String::from("Files left in /workspace (resources, one can be an input again):");
+    for file in outcome.files.iter().take(MAX_FILES) {
+        let place = match file.kept {
+            true => uri::file(&outcome.run_id, &file.path),
+            false => "too large to be kept".to_owned(),
+        };
+        text.push_str(&format!(
+            "\n  {} ({} bytes): {place}",
+            one_line(&file.path, 200),
+            file.size
+        ));
+    }
+    let rest = count.saturating_sub(MAX_FILES as u64);
+    if rest > 0 {
+        text.push_str(&format!("\n  and {rest} more"));
+    }
+    text
+}
+
+/// The text of a run that goes on.
+pub(crate) fn status(status: &RunStatus) -> String {
+    let id = &status.run_id;
+    let age = status.age.as_secs();
+    match (&status.answer, status.state) {
+        (Some(Err(refusal)), _) => self::refusal(refusal),
+        (Some(Ok(outcome)), _) => format!("run {id} has ended: {}", outcome.ended_by.as_str()),
+        (None, RunState::Queued { position }) => {
+            format!("run {id} waits for {age} s, number {position} in the queue")
+        }
+        (None, RunState::Starting) => format!("run {id} is starting"),
+        (None, _) => {
+            let line = status.newest_line.as_ref();
+            let line = line.map(|line| format!(", last line: {line}"));
+            format!("run {id} goes on for {age} s{}", line.unwrap_or_default())
+        }
+    }
 }
 
 /// The text of a refusal.
@@ -68,6 +200,17 @@ pub(crate) fn refusal(refusal: &Refusal) -> String {
 struct Sections(String);
 
 impl Sections {
+    /// Adds what a stream wrote, as it was written.
+    fn continue_with(&mut self, written: &str) {
+        self.0.push_str(written);
+    }
+
+    fn flush(&mut self, parts: &mut Vec<Part<'_>>) {
+        if !self.0.is_empty() {
+            parts.push(Part::Text(std::mem::take(&mut self.0)));
+        }
+    }
+
     fn add(&mut self, heading: &str, body: &str) {
         if body.is_empty() {
             return;

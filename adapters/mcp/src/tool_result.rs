@@ -2,12 +2,17 @@
 //!
 //! A failure that a model can act on is one of these, never a protocol error.
 
-use mcp_forge_ports::vocabulary::{ExecutionOutcome, Refusal};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use mcp_forge_ports::vocabulary::{ExecutionOutcome, Refusal, RunStatus};
 use rmcp::model::{CallToolResult, ContentBlock};
+use serde_json::Value;
 
 use crate::one_line::one_line;
 use crate::settings::ArgumentBounds;
+use crate::text::Part;
 use crate::value::Fault;
+use crate::wire::Pictures;
 use crate::{text, wire};
 
 /// Longest correlation id that is repeated without the core having looked at it, characters.
@@ -31,9 +36,33 @@ pub(crate) fn refused(refusal: &Refusal) -> CallToolResult {
 
 /// The result of a run, however it ended.
 pub(crate) fn ended(outcome: &ExecutionOutcome, bounds: &ArgumentBounds) -> CallToolResult {
-    let mut result =
-        CallToolResult::success(vec![ContentBlock::text(text::outcome(outcome, bounds))]);
+    let content = text::outcome(outcome, bounds)
+        .into_iter()
+        .map(|part| match part {
+            Part::Text(text) => ContentBlock::text(text),
+            Part::Picture(picture) => {
+                let data = STANDARD.encode(&picture.data);
+                ContentBlock::image(data, picture.mime_type.clone())
+            }
+        });
+    let mut result = CallToolResult::success(content.collect());
     result.is_error = Some(!outcome.success());
-    result.structured_content = Some(wire::run_result(outcome));
+    result.structured_content = Some(wire::run_result(outcome, Pictures::Linked));
+    result
+}
+
+/// A run at one moment: its result once it has one.
+pub(crate) fn status(status: &RunStatus, bounds: &ArgumentBounds) -> CallToolResult {
+    match &status.answer {
+        Some(Ok(outcome)) => ended(outcome, bounds),
+        Some(Err(refusal)) => refused(refusal),
+        None => told(text::status(status), wire::run_status(status)),
+    }
+}
+
+/// Something that is neither a failure nor the result of a run.
+pub(crate) fn told(text: String, structured: Value) -> CallToolResult {
+    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+    result.structured_content = Some(structured);
     result
 }

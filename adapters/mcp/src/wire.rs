@@ -1,17 +1,64 @@
 //! The public JSON of a result and of a refusal. Names here are the contract with clients; the
 //! command line prints the same with `--json`.
 //!
-//! It adds nothing to an outcome and hides nothing of it; the bounds of its texts are the domain's.
+//! It hides nothing of an outcome; the bounds of its texts are the domain's. Pictures are linked
+//! for clients that can read resources, and contained for those that cannot.
 
+use std::time::UNIX_EPOCH;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use mcp_forge_ports::vocabulary::{
     EffectiveLimits, ExecutionOutcome, LimitsReport, OutputBlock, ProgramError, Refusal,
-    ResourceLimits, RuntimeDescription, Usage,
+    ResourceLimits, RunState, RunStatus, RuntimeDescription, Usage,
 };
 use serde_json::{Value, json};
 
+use crate::uri;
+
 /// The result of a run. Durations are whole milliseconds (`timeout_s`: seconds), sizes bytes,
 /// `cpu_quota` µs per 100 ms; an effective limit that nothing enforces is `null`.
-pub fn run_result(outcome: &ExecutionOutcome) -> Value {
+pub fn run_result(outcome: &ExecutionOutcome, pictures: Pictures) -> Value {
+    let linked = pictures == Pictures::Linked;
+    let uri = |uri: String| linked.then_some(uri);
+    let mut picture = 0;
+    let mut blocks = Vec::new();
+    for block in &outcome.blocks {
+        blocks.push(match block {
+            OutputBlock::Image {
+                picture: shown,
+                text,
+            } => {
+                let data = (!linked).then(|| STANDARD.encode(&shown.data));
+                let uri = uri(uri::picture(&outcome.run_id, picture));
+                picture += 1;
+                without_nulls(json!({
+                    "type": "image",
+                    "mime_type": shown.mime_type,
+                    "size": shown.data.len(),
+                    "uri": uri,
+                    "data": data,
+                    "text": text,
+                }))
+            }
+            other => self::block(other),
+        });
+    }
+    let files = outcome.files.iter().map(|file| {
+        json!({
+            "path": file.path,
+            "size": file.size,
+            "mime_type": file.mime_type,
+            "uri": uri(uri::file(&outcome.run_id, &file.path)).filter(|_| file.kept),
+        })
+    });
+    let log = outcome.log.map(|log| {
+        json!({
+            "bytes": log.bytes,
+            "complete": log.complete,
+            "uri": uri(uri::log(&outcome.run_id)),
+        })
+    });
     json!({
         "success": outcome.success(),
         "ended_by": outcome.ended_by.as_str(),
@@ -27,12 +74,14 @@ pub fn run_result(outcome: &ExecutionOutcome) -> Value {
         "stderr_not_utf8": outcome.stderr_not_utf8,
         "result": outcome.result,
         "result_repr": outcome.result_repr,
-        "blocks": outcome.blocks.iter().map(block).collect::<Vec<_>>(),
+        "blocks": blocks,
         "error": outcome.error.as_ref().map(program_error),
         "exit_code": outcome.exit_code,
         "signal": outcome.signal,
         "duration_ms": millis(outcome.duration),
-        "files": [],
+        "files": files.collect::<Vec<_>>(),
+        "files_omitted": outcome.files_omitted,
+        "log": log,
         "limits": limits(&outcome.limits),
         "usage": usage(&outcome.usage),
         "runtime": runtime(&outcome.runtime),
@@ -54,6 +103,54 @@ pub fn refusal(refusal: &Refusal) -> Value {
     json!({ "error": error, "correlation_id": refusal.correlation_id })
 }
 
+/// A run that goes on, or has ended without an outcome.
+pub fn run_status(status: &RunStatus) -> Value {
+    let requested_ms = status
+        .requested_at
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, millis);
+    let mut value = json!({
+        "run_id": status.run_id,
+        "correlation_id": status.correlation_id,
+        "language": status.language.as_str(),
+        "state": status.state.as_str(),
+        "requested_at_ms": requested_ms,
+        "age_ms": millis(status.age),
+    });
+    if let RunState::Queued { position } = status.state {
+        value["position"] = json!(position);
+    }
+    if let Some(line) = &status.newest_line {
+        value["newest_line"] = json!(line);
+    }
+    match &status.answer {
+        Some(Ok(outcome)) => {
+            value["success"] = json!(outcome.success());
+            value["ended_by"] = json!(outcome.ended_by.as_str());
+        }
+        Some(Err(refusal)) => value["error"] = self::refusal(refusal)["error"].take(),
+        None => {}
+    }
+    value
+}
+
+/// How pictures are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pictures {
+    /// By the URI of a resource, as files and the log are.
+    Linked,
+    /// In base64.
+    Contained,
+}
+
+/// An object without its members that are null.
+fn without_nulls(mut value: Value) -> Value {
+    if let Value::Object(members) = &mut value {
+        members.retain(|_, member| !member.is_null());
+    }
+    value
+}
+
 fn block(block: &OutputBlock) -> Value {
     match block {
         OutputBlock::Stream { stream, text } => json!({
@@ -71,6 +168,21 @@ fn block(block: &OutputBlock) -> Value {
             block["type"] = json!("error");
             block
         }
+        OutputBlock::Message { text } => json!({ "type": "message", "text": text }),
+        OutputBlock::Warning { text, call } => json!({
+            "type": "warning",
+            "text": text,
+            "call": call,
+        }),
+        OutputBlock::Html { html, text } => {
+            without_nulls(json!({ "type": "html", "html": html, "text": text }))
+        }
+        OutputBlock::Json { json, text } => {
+            let mut block = without_nulls(json!({ "type": "json", "text": text }));
+            block["json"] = json.clone();
+            block
+        }
+        OutputBlock::Text { text } => json!({ "type": "text", "text": text }),
         // A kind that the core knows and this version cannot show yet.
         _ => json!({ "type": "unknown" }),
     }

@@ -6,7 +6,7 @@
 //!
 //! | tag | direction | payload |
 //! |---|---|---|
-//! | 1 run | to the agent | language u8, then name, code, and stdin each as u32 length + bytes; a length of `u32::MAX` is "no stdin" |
+//! | 1 run | to the agent | language u8 (0 Python, 1 R), then name, code, and stdin each as u32 length + bytes (a length of `u32::MAX` is "no stdin"), collect (files u32, bytes of one u64, bytes of all u64), number of files u32, each as path and contents in the manner of the code |
 //! | 2 interrupt | to the agent | none |
 //! | 3 kill | to the agent | none |
 //! | 16 hello | from the agent | uid u32, no_new_privs u8, seccomp u8, capabilities u64, version text |
@@ -15,6 +15,9 @@
 //! | 19 report | from the agent | JSON of the runner, at most [`MAX_REPORT`] bytes |
 //! | 20 exited | from the agent | how u8 (0 status, 1 signal), number i32, cpu µs u64, largest resident size u64 |
 //! | 21 failed | from the agent | text: why the program could not be started |
+//! | 22 file | from the agent | size u64, path below the workspace |
+//! | 23 file data | from the agent | contents of that file, 1 to [`MAX_OUTPUT`] bytes |
+//! | 24 collected | from the agent | number of files that were not named u64 |
 
 #![forbid(unsafe_code)]
 
@@ -27,8 +30,12 @@ pub const MAX_REPORT: usize = 4 * 1024 * 1024;
 /// Largest frame from a sandbox: the tag and the largest payload, bytes.
 pub const MAX_FROM_AGENT: usize = MAX_REPORT + 1;
 
-/// Largest frame to the agent, bytes: a program and its standard input.
-pub const MAX_TO_AGENT: usize = 64 * 1024 * 1024;
+/// Largest frame to the agent, bytes: a program, its standard input and its files, each at most
+/// 64 MiB.
+pub const MAX_TO_AGENT: usize = 200 * 1024 * 1024;
+
+/// Longest path of a file, bytes (`PATH_MAX` of Linux).
+pub const MAX_PATH: usize = 4096;
 
 /// What breaks the contract of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +129,37 @@ impl Decoder {
 pub enum Runner {
     /// `python3`.
     Python,
+    /// `R`.
+    R,
+}
+
+impl Runner {
+    const fn number(self) -> u8 {
+        match self {
+            Self::Python => 0,
+            Self::R => 1,
+        }
+    }
+
+    const fn numbered(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::Python),
+            1 => Some(Self::R),
+            _ => None,
+        }
+    }
+}
+
+/// What to bring back of the workspace when the program has ended. Without files, nothing follows
+/// the end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Collect {
+    /// Files to name.
+    pub files: u32,
+    /// Largest file whose contents come along, bytes.
+    pub file_bytes: u64,
+    /// Contents of all files together, bytes.
+    pub total_bytes: u64,
 }
 
 /// A frame to the agent.
@@ -137,6 +175,10 @@ pub enum ToAgent {
         code: String,
         /// Bytes for standard input.
         stdin: Option<Vec<u8>>,
+        /// Files for the workspace: path below it, and contents.
+        files: Vec<(String, Vec<u8>)>,
+        /// What to bring back of the workspace.
+        collect: Collect,
     },
     /// SIGINT to the program's process group.
     Interrupt,
@@ -177,6 +219,20 @@ pub enum FromAgent {
     },
     /// The program could not be started.
     Failed(String),
+    /// A file that the program made or changed.
+    File {
+        /// Its path below the workspace, at most [`MAX_PATH`] bytes.
+        path: String,
+        /// Its size, bytes.
+        size: u64,
+    },
+    /// The next contents of the last file.
+    FileData(Vec<u8>),
+    /// There are no more files.
+    Collected {
+        /// Files that were not named.
+        omitted: u64,
+    },
 }
 
 /// How a process ended.
@@ -197,6 +253,9 @@ const STDERR: u8 = 18;
 const REPORT: u8 = 19;
 const EXITED: u8 = 20;
 const FAILED: u8 = 21;
+const FILE: u8 = 22;
+const FILE_DATA: u8 = 23;
+const COLLECTED: u8 = 24;
 
 /// Appends one frame of already encoded parts.
 fn frame(out: &mut Vec<u8>, tag: u8, parts: &[&[u8]]) {
@@ -246,26 +305,43 @@ impl ToAgent {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Run {
-                runner: Runner::Python,
+                runner,
                 name,
                 code,
                 stdin,
+                files,
+                collect,
             } => {
+                let runner = [runner.number()];
                 let count = |part: &[u8]| u32::try_from(part.len()).unwrap_or(0).to_le_bytes();
                 let stdin_count = stdin.as_ref().map_or(u32::MAX.to_le_bytes(), |s| count(s));
-                frame(
-                    out,
-                    RUN,
-                    &[
-                        &[0],
-                        &count(name.as_bytes()),
-                        name.as_bytes(),
-                        &count(code.as_bytes()),
-                        code.as_bytes(),
-                        &stdin_count,
-                        stdin.as_deref().unwrap_or_default(),
-                    ],
-                );
+                let limits = [
+                    &collect.files.to_le_bytes()[..],
+                    &collect.file_bytes.to_le_bytes(),
+                    &collect.total_bytes.to_le_bytes(),
+                ]
+                .concat();
+                let file_count = u32::try_from(files.len()).unwrap_or(0).to_le_bytes();
+                let counts: Vec<_> = files
+                    .iter()
+                    .map(|(path, data)| (count(path.as_bytes()), count(data)))
+                    .collect();
+                let (name_count, code_count) = (count(name.as_bytes()), count(code.as_bytes()));
+                let mut parts = vec![
+                    &runner[..],
+                    &name_count,
+                    name.as_bytes(),
+                    &code_count,
+                    code.as_bytes(),
+                    &stdin_count,
+                    stdin.as_deref().unwrap_or_default(),
+                    &limits,
+                    &file_count,
+                ];
+                for ((path, data), (path_count, data_count)) in files.iter().zip(&counts) {
+                    parts.extend([&path_count[..], path.as_bytes(), data_count, data]);
+                }
+                frame(out, RUN, &parts);
             }
             Self::Interrupt => frame(out, INTERRUPT, &[]),
             Self::Kill => frame(out, KILL, &[]),
@@ -292,20 +368,30 @@ impl ToAgent {
     }
 
     fn decode_run(payload: &mut Payload<'_>) -> Option<Self> {
-        if payload.byte()? != 0 {
-            return None;
-        }
+        let runner = Runner::numbered(payload.byte()?)?;
         let name = Payload::text(payload.counted()?);
         let code = Payload::text(payload.counted()?);
         let stdin = match payload.u32()? {
             u32::MAX => None,
             length => Some(payload.take(length as usize)?.to_vec()),
         };
+        let collect = Collect {
+            files: payload.u32()?,
+            file_bytes: payload.u64()?,
+            total_bytes: payload.u64()?,
+        };
+        let mut files = Vec::new();
+        for _ in 0..payload.u32()? {
+            let path = Payload::text(payload.counted()?);
+            files.push((path, payload.counted()?.to_vec()));
+        }
         Some(Self::Run {
-            runner: Runner::Python,
+            runner,
             name,
             code,
             stdin,
+            files,
+            collect,
         })
     }
 }
@@ -355,6 +441,11 @@ impl FromAgent {
                 );
             }
             Self::Failed(why) => frame(out, FAILED, &[why.as_bytes()]),
+            Self::File { path, size } => {
+                frame(out, FILE, &[&size.to_le_bytes(), path.as_bytes()]);
+            }
+            Self::FileData(bytes) => frame(out, FILE_DATA, &[bytes]),
+            Self::Collected { omitted } => frame(out, COLLECTED, &[&omitted.to_le_bytes()]),
         }
     }
 
@@ -374,10 +465,27 @@ impl FromAgent {
             REPORT => Ok(Self::Report(payload.to_vec())),
             FAILED if payload.len() > MAX_OUTPUT => Err(malformed),
             FAILED => Ok(Self::Failed(Payload::text(payload))),
+            FILE => Self::decode_file(&mut Payload(payload)).ok_or(malformed),
+            FILE_DATA if payload.is_empty() || payload.len() > MAX_OUTPUT => Err(malformed),
+            FILE_DATA => Ok(Self::FileData(payload.to_vec())),
+            COLLECTED => payload
+                .try_into()
+                .map(|omitted| Self::Collected {
+                    omitted: u64::from_le_bytes(omitted),
+                })
+                .map_err(|_| malformed),
             HELLO => Self::decode_hello(&mut Payload(payload)).ok_or(malformed),
             EXITED => Self::decode_exited(&mut Payload(payload)).ok_or(malformed),
             _ => Err(FrameError::UnknownTag(tag)),
         }
+    }
+
+    fn decode_file(payload: &mut Payload<'_>) -> Option<Self> {
+        let size = payload.u64()?;
+        (payload.0.len() <= MAX_PATH).then(|| Self::File {
+            path: Payload::text(payload.0),
+            size,
+        })
     }
 
     fn decode_hello(payload: &mut Payload<'_>) -> Option<Self> {
@@ -449,6 +557,12 @@ mod tests {
                 max_rss_bytes: u64::MAX,
             },
             FromAgent::Failed("no python3".to_owned()),
+            FromAgent::File {
+                path: "a b/é.csv".to_owned(),
+                size: 1 << 40,
+            },
+            FromAgent::FileData(vec![0; 3]),
+            FromAgent::Collected { omitted: 5 },
         ]
     }
 
@@ -470,12 +584,25 @@ mod tests {
 
     #[test]
     fn a_job_survives_the_way() {
-        for stdin in [None, Some(Vec::new()), Some(vec![0, 1, 255])] {
+        for (runner, stdin) in [
+            (Runner::Python, None),
+            (Runner::R, Some(Vec::new())),
+            (Runner::R, Some(vec![0, 1, 255])),
+        ] {
             let job = ToAgent::Run {
-                runner: Runner::Python,
+                runner,
                 name: "é.py".to_owned(),
                 code: "print(1)\0".to_owned(),
                 stdin,
+                files: vec![
+                    ("a/é".to_owned(), vec![0, 255]),
+                    ("empty".to_owned(), Vec::new()),
+                ],
+                collect: Collect {
+                    files: 1,
+                    file_bytes: 2,
+                    total_bytes: 3,
+                },
             };
             let mut bytes = Vec::new();
             job.encode(&mut bytes);

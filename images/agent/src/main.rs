@@ -10,6 +10,7 @@
 mod facts;
 mod program;
 mod pump;
+mod workspace;
 
 use std::process::ExitCode;
 

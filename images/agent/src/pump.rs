@@ -6,10 +6,11 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use mcp_forge_agent::{Decoder, FromAgent, MAX_OUTPUT, MAX_REPORT, MAX_TO_AGENT, Status, ToAgent};
+use mcp_forge_agent::{
+    Collect, Decoder, FromAgent, MAX_OUTPUT, MAX_REPORT, MAX_TO_AGENT, Status, ToAgent,
+};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -18,7 +19,9 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::{facts, program};
+use crate::program::{Channel, Reserved};
+use crate::workspace::Placed;
+use crate::{facts, program, workspace};
 
 /// The bit of a report's header that asks for an answer.
 const ANSWER: u32 = 1 << 31;
@@ -31,8 +34,8 @@ pub(crate) fn serve() -> io::Result<()> {
     // Ids of processes and descriptors are all the same user's here: only a process that cannot
     // be dumped keeps its descriptors and memory from the program (proc(5), ptrace(2)).
     let hello = facts::hello();
-    // Made first, so that the program's end is descriptor 3, always.
-    let (theirs, ours) = UnixStream::pair()?;
+    // Before anything else is opened.
+    let reserved = Reserved::new()?;
     nix::sys::prctl::set_dumpable(false)?;
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGCHLD);
@@ -47,7 +50,7 @@ pub(crate) fn serve() -> io::Result<()> {
         incoming: Decoder::new(MAX_TO_AGENT),
         mask,
         signals,
-        reports: Some((ours, theirs)),
+        reserved: Some(reserved),
         run: None,
     };
     agent.host.send(&hello)?;
@@ -78,8 +81,10 @@ struct Run {
     stdin: Option<(OwnedFd, Vec<u8>, usize)>,
     stdout: Option<File>,
     stderr: Option<File>,
-    reports: Option<UnixStream>,
+    channel: Option<Channel>,
     report_bytes: Vec<u8>,
+    placed: Placed,
+    collect: Collect,
 }
 
 struct Agent {
@@ -87,8 +92,8 @@ struct Agent {
     incoming: Decoder,
     mask: SigSet,
     signals: SignalFd,
-    /// The sockets for the program's reports, until it is started.
-    reports: Option<(UnixStream, UnixStream)>,
+    /// The place of the program's channel, until it is started.
+    reserved: Option<Reserved>,
     run: Option<Run>,
 }
 
@@ -112,12 +117,16 @@ impl Agent {
                 && run.reaped
                 && run.stdout.is_none()
                 && run.stderr.is_none()
-                && run.reports.is_none()
+                && run.channel.is_none()
             {
                 let status = run
                     .status
                     .unwrap_or(Status::Signaled(Signal::SIGKILL as i32));
                 self.host.send(&exited(status))?;
+                if run.collect.files > 0 {
+                    let mut send = |message: &FromAgent| self.host.send(message);
+                    workspace::collect(&run.placed, run.collect, &mut send)?;
+                }
                 return Ok(());
             }
         }
@@ -133,8 +142,8 @@ impl Agent {
             for fd in [&run.stdout, &run.stderr].into_iter().flatten() {
                 fds.push(PollFd::new(fd.as_fd(), PollFlags::POLLIN));
             }
-            if let Some(reports) = &run.reports {
-                fds.push(PollFd::new(reports.as_fd(), PollFlags::POLLIN));
+            if let Some(channel) = &run.channel {
+                fds.push(PollFd::new(channel.reports.as_fd(), PollFlags::POLLIN));
             }
             if let Some((fd, ..)) = &run.stdin {
                 stdin_at = Some(fds.len());
@@ -175,17 +184,27 @@ impl Agent {
                     name,
                     code,
                     stdin,
+                    files,
+                    collect,
                 } => {
-                    let Some(reports) = self.reports.take() else {
+                    let Some(reserved) = self.reserved.take() else {
                         return Err(io::Error::other("a second job"));
                     };
+                    let placed = match workspace::place(&files) {
+                        Ok(placed) => placed,
+                        Err(why) => {
+                            self.host.send(&FromAgent::Failed(why))?;
+                            return Ok(false);
+                        }
+                    };
+                    drop(files);
                     // A program inherits the mask, and needs to hear of its children.
                     self.mask.thread_unblock()?;
-                    let started = program::start(runner, &name, &code, stdin.is_some(), reports);
+                    let started = program::start(runner, &name, &code, stdin.is_some(), reserved);
                     self.mask.thread_block()?;
                     match started {
                         Ok(program) => {
-                            self.run = Some(Run::new(program, stdin));
+                            self.run = Some(Run::new(program, stdin, placed, collect));
                             // It may have ended while the signal was not blocked.
                             self.reap();
                         }
@@ -262,30 +281,32 @@ impl Agent {
     /// Carries whole reports, each after the output that was written before it.
     fn reports(&mut self) -> io::Result<()> {
         let mut chunk = vec![0u8; MAX_OUTPUT];
-        loop {
+        // As with the streams, a program that reports without end must not keep the loop here.
+        for _ in 0..16 {
             let Some(run) = &mut self.run else {
                 return Ok(());
             };
-            let Some(reports) = &mut run.reports else {
+            let Some(channel) = &mut run.channel else {
                 return Ok(());
             };
-            match reports.read(&mut chunk) {
-                Ok(0) => run.reports = None,
+            match channel.reports.read(&mut chunk) {
+                Ok(0) => run.channel = None,
                 Ok(count) => run.report_bytes.extend_from_slice(&chunk[..count]),
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(_) => run.reports = None,
+                Err(_) => run.channel = None,
             }
             while let Some((report, answer)) = self.run.as_mut().and_then(Run::next_report) {
                 self.drain()?;
                 self.host.send(&FromAgent::Report(report))?;
-                if answer && let Some(reports) = self.run.as_ref().and_then(|r| r.reports.as_ref())
-                {
+                let channel = self.run.as_ref().and_then(|run| run.channel.as_ref());
+                if let Some(channel) = channel.filter(|_| answer) {
                     // Does not block; a program that does not read its answers goes without.
-                    let _ = (&*reports).write(&[TAKEN]);
+                    let _ = (&channel.answers).write(&[TAKEN]);
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -296,7 +317,12 @@ struct Ready {
 }
 
 impl Run {
-    fn new(program: program::Program, stdin: Option<Vec<u8>>) -> Self {
+    fn new(
+        program: program::Program,
+        stdin: Option<Vec<u8>>,
+        placed: Placed,
+        collect: Collect,
+    ) -> Self {
         Self {
             pid: Pid::from_raw(program.child.id().cast_signed()),
             status: None,
@@ -304,8 +330,10 @@ impl Run {
             stdin: program.stdin.zip(stdin).map(|(fd, bytes)| (fd, bytes, 0)),
             stdout: Some(program.stdout.into()),
             stderr: Some(program.stderr.into()),
-            reports: Some(program.reports),
+            channel: Some(program.channel),
             report_bytes: Vec::new(),
+            placed,
+            collect,
         }
     }
 
@@ -317,7 +345,7 @@ impl Run {
         let header = u32::from_be_bytes(*header);
         let (length, answer) = ((header & !ANSWER) as usize, header & ANSWER != 0);
         if length > MAX_REPORT {
-            self.reports = None;
+            self.channel = None;
             self.report_bytes = Vec::new();
             return None;
         }

@@ -8,7 +8,7 @@ use crate::fakes::{Scripted, completed, ended, server};
 use crate::raw::RawClient;
 
 async fn result_of(outcome: ExecutionOutcome) -> Value {
-    let structured = wire::run_result(&outcome);
+    let structured = wire::run_result(&outcome, wire::Pictures::Linked);
     let success = outcome.success();
     let mut client = RawClient::initialized(server(Scripted::answering(Ok(outcome)))).await;
     let answer = client.call(json!({"code": "1"})).await;

@@ -1,0 +1,197 @@
+//! What is kept of runs, as resources: logs, files, pictures.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use mcp_forge_ports::vocabulary::{ExecutionOutcome, OutputBlock, RunBytes, RunPart, RunStatus};
+use rmcp::model::{MetaObject, Resource, ResourceContents, ResourceTemplate};
+use serde_json::json;
+
+use crate::uri;
+
+/// Bytes that one answer contains at most; the rest is read by range.
+pub(crate) const MAX_READ: u64 = 4 << 20;
+
+/// Resources that are listed.
+const MAX_LISTED: usize = 1000;
+
+/// What there is of these runs, the newest first.
+pub(crate) fn list(runs: &[RunStatus]) -> Vec<Resource> {
+    let mut resources = Vec::new();
+    for run in runs {
+        if let Some(Ok(outcome)) = &run.answer {
+            of_outcome(outcome, &mut resources);
+        }
+        if resources.len() >= MAX_LISTED {
+            resources.truncate(MAX_LISTED);
+            break;
+        }
+    }
+    resources
+}
+
+fn of_outcome(outcome: &ExecutionOutcome, resources: &mut Vec<Resource>) {
+    let run_id = &outcome.run_id;
+    if let Some(log) = outcome.log {
+        resources.push(
+            Resource::new(uri::log(run_id), "log")
+                .with_title(format!("Output of run {run_id}"))
+                .with_mime_type("text/plain")
+                .with_size(log.bytes),
+        );
+    }
+    for file in outcome.files.iter().filter(|file| file.kept) {
+        resources.push(
+            Resource::new(uri::file(run_id, &file.path), file.path.clone())
+                .with_title(format!("{} of run {run_id}", file.path))
+                .with_mime_type(file.mime_type.clone())
+                .with_size(file.size),
+        );
+    }
+    let pictures = outcome.blocks.iter().filter_map(|block| match block {
+        OutputBlock::Image { picture, .. } => Some(picture),
+        _ => None,
+    });
+    for (number, picture) in pictures.enumerate() {
+        resources.push(
+            Resource::new(uri::picture(run_id, number), format!("image {number}"))
+                .with_title(format!("Picture {number} of run {run_id}"))
+                .with_mime_type(picture.mime_type.clone())
+                .with_size(picture.data.len() as u64),
+        );
+    }
+}
+
+/// The forms of their URIs.
+pub(crate) fn templates() -> Vec<ResourceTemplate> {
+    let template = |rest: &str, name: &str, description: &str| {
+        ResourceTemplate::new(format!("mcp://forge/runs/{{run_id}}/{rest}"), name)
+            .with_description(description)
+    };
+    vec![
+        template(
+            "log{?offset,length}",
+            "log",
+            "Standard output and standard error of a run as they were written, in one. `offset` and \
+             `length` are bytes.",
+        )
+        .with_mime_type("text/plain"),
+        template(
+            "files/{+path}{?offset,length}",
+            "file",
+            "A file that the run left in /workspace.",
+        ),
+        template("images/{number}", "image", "A picture that the run showed, from 0."),
+    ]
+}
+
+/// The bytes that an answer to a read contains: text when they are, else base64. A character that
+/// the range cuts is left to the neighbouring range.
+pub(crate) fn contents(
+    uri: &str,
+    part: &RunPart,
+    offset: u64,
+    bytes: RunBytes,
+) -> ResourceContents {
+    let RunBytes {
+        mime_type,
+        total,
+        data,
+    } = bytes;
+    let is_whole = data.len() as u64 == total;
+    let text = match part {
+        RunPart::Picture(_) => None,
+        // The log of a program that writes no text is still read as text.
+        RunPart::Log => Some(whole_characters(&data)),
+        RunPart::File(_) => Some(whole_characters(&data))
+            .filter(|(_, slice)| std::str::from_utf8(slice).is_ok() && !slice.contains(&0)),
+    };
+    let (start, length, contents) = match text {
+        Some((skipped, slice)) => (
+            offset + skipped as u64,
+            slice.len(),
+            ResourceContents::text(String::from_utf8_lossy(slice), uri),
+        ),
+        None => (
+            offset,
+            data.len(),
+            ResourceContents::blob(STANDARD.encode(&data), uri),
+        ),
+    };
+    let contents = contents.with_mime_type(mime_type);
+    if is_whole {
+        return contents;
+    }
+    let mut meta = MetaObject::new();
+    for (name, value) in [
+        ("offset", start),
+        ("length", length as u64),
+        ("total", total),
+    ] {
+        meta.insert(name.to_owned(), json!(value));
+    }
+    contents.with_meta(meta)
+}
+
+/// The bytes without the end of a character before them and without the beginning of one after
+/// them, and how many were left out at the beginning.
+fn whole_characters(data: &[u8]) -> (usize, &[u8]) {
+    let is_continuation = |byte: &u8| byte & 0b1100_0000 == 0b1000_0000;
+    let skipped = data
+        .iter()
+        .take(3)
+        .take_while(|byte| is_continuation(byte))
+        .count();
+    let data = &data[skipped..];
+    let cut = data
+        .utf8_chunks()
+        .last()
+        .map_or(&[][..], |chunk| chunk.invalid());
+    let is_cut = std::str::from_utf8(cut).is_err_and(|error| error.error_len().is_none());
+    let end = if is_cut {
+        data.len() - cut.len()
+    } else {
+        data.len()
+    };
+    (skipped, &data[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(part: RunPart, offset: u64, data: &[u8], total: u64) -> serde_json::Value {
+        let bytes = RunBytes {
+            mime_type: "text/csv".to_owned(),
+            total,
+            data: data.to_vec(),
+        };
+        serde_json::to_value(contents("mcp://x", &part, offset, bytes)).unwrap()
+    }
+
+    #[test]
+    fn text_is_text_and_everything_else_is_base64() {
+        let file = || RunPart::File("a".to_owned());
+        let whole = read(file(), 0, "é\n".as_bytes(), 3);
+        assert_eq!(whole["text"], "é\n");
+        assert_eq!(whole["mimeType"], "text/csv");
+        assert!(whole.get("_meta").is_none());
+        assert_eq!(read(file(), 0, b"\xff\0", 2)["blob"], "/wA=");
+        assert_eq!(read(file(), 0, b"a\0", 2)["blob"], "YQA=");
+        assert_eq!(read(RunPart::Log, 0, b"a\xffb", 3)["text"], "a\u{fffd}b");
+        assert_eq!(
+            read(RunPart::Picture(0), 0, b"GIF89a", 6)["blob"],
+            "R0lGODlh"
+        );
+    }
+
+    #[test]
+    fn a_range_holds_whole_characters_and_says_which_bytes() {
+        let text = "aé€b".as_bytes();
+        let part = read(RunPart::Log, 2, &text[2..5], 7);
+        assert_eq!(part["text"], "");
+        assert_eq!(part["_meta"], json!({"offset": 3, "length": 0, "total": 7}));
+        let part = read(RunPart::Log, 1, &text[1..4], 7);
+        assert_eq!(part["text"], "é");
+        assert_eq!(part["_meta"], json!({"offset": 1, "length": 2, "total": 7}));
+    }
+}
