@@ -53,6 +53,15 @@ pub(crate) fn helper(mut arguments: impl Iterator<Item = OsString>) -> Option<Ex
     None
 }
 
+/// Whether the program was started without standard output. Only the adapter with `unsafe` can
+/// tell: without it nobody does.
+pub(crate) fn stdout_was_closed() -> bool {
+    #[cfg(feature = "runtime-libcontainer")]
+    return mcp_forge_libcontainer::stdout_was_closed();
+    #[cfg(not(feature = "runtime-libcontainer"))]
+    false
+}
+
 /// What every sandbox gets.
 #[cfg(feature = "runtime-libcontainer")]
 const PLACED: [mcp_forge_libcontainer::Placed; 3] = [
