@@ -263,6 +263,11 @@ async fn control_groups(runtime: &Runtime) -> Check {
     const NAME: &str = "control groups";
     let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let kind = if v2 { "v2" } else { "v1" };
+    let mend = match (v2, nix::unistd::geteuid().is_root()) {
+        (true, true) => "systemd-run --scope -p Delegate=yes mcp-forge doctor",
+        (true, false) => "systemd-run --user --scope -p Delegate=yes mcp-forge doctor",
+        (false, _) => "boot with systemd.unified_cgroup_hierarchy=1, which is cgroup v2",
+    };
     let info = runtime.port.info().await;
     runtime.shut_down().await;
     match info {
@@ -274,13 +279,7 @@ async fn control_groups(runtime: &Runtime) -> Check {
             NAME,
             State::Warning,
             format!("{kind}: limits are not enforced: {}", info.weak.join("; ")),
-            if v2 && !nix::unistd::geteuid().is_root() {
-                "systemd-run --user --scope -p Delegate=yes mcp-forge doctor \
-                 (or accept it: MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS=true)"
-            } else {
-                "see docs/cgroup-v2.md \
-                 (or accept it: MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS=true)"
-            },
+            format!("{mend} (or accept it: MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS=true)"),
         ),
         Err(e) => {
             let remedy = e

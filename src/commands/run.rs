@@ -285,7 +285,7 @@ fn ending(outcome: &ExecutionOutcome, policy: &ExecutionPolicy) -> Option<String
         ),
         EndedBy::Oom => format!(
             "was killed: memory limit of {} reached (--memory, at most {})",
-            format_byte_size(limits.memory_bytes),
+            in_words(limits.memory_bytes),
             format_byte_size(policy.limits.max_memory)
         ),
         EndedBy::Pids => format!(
@@ -294,7 +294,7 @@ fn ending(outcome: &ExecutionOutcome, policy: &ExecutionPolicy) -> Option<String
         ),
         EndedBy::OutputLimit => format!(
             "was stopped: it wrote more than {}",
-            format_byte_size(policy.output_stop_bytes)
+            in_words(policy.output_stop_bytes)
         ),
         EndedBy::Cancelled => "was interrupted".to_owned(),
         EndedBy::Crashed => match &outcome.signal {
@@ -303,6 +303,15 @@ fn ending(outcome: &ExecutionOutcome, policy: &ExecutionPolicy) -> Option<String
         },
         EndedBy::RuntimeLost => "was lost with its sandbox".to_owned(),
     })
+}
+
+/// A size as in `512 MiB`.
+fn in_words(bytes: u64) -> String {
+    let size = format_byte_size(bytes);
+    match size.strip_suffix(['k', 'm', 'g', 't']) {
+        Some(number) => format!("{number} {}iB", size[number.len()..].to_ascii_uppercase()),
+        None => format!("{size} bytes"),
+    }
 }
 
 fn refuse(refusal: &Refusal) {
@@ -343,6 +352,17 @@ fn signal_status(name: &str) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_have_a_unit() {
+        for (bytes, words) in [
+            (512 << 20, "512 MiB"),
+            (3 << 30, "3 GiB"),
+            (1000, "1000 bytes"),
+        ] {
+            assert_eq!(in_words(bytes), words);
+        }
+    }
 
     #[test]
     fn signals_become_shell_statuses() {

@@ -318,6 +318,9 @@ fn what_is_no_file_is_told_at_once() {
     fs::create_dir(path("directory.yaml")).unwrap();
     std::os::unix::fs::symlink("/dev/zero", path("device.yaml")).unwrap();
     fs::write(path("large.yaml"), " ".repeat((1 << 20) + 1)).unwrap();
+    // It takes no space, and would take all memory.
+    let endless = fs::File::create(path("endless.yaml")).unwrap();
+    endless.set_len(1 << 40).unwrap();
     fs::write(path("latin.yaml"), b"a: \xe9").unwrap();
     fs::write(path("name.conf"), "").unwrap();
     for (name, what) in [
@@ -329,6 +332,7 @@ fn what_is_no_file_is_told_at_once() {
         ),
         ("device.yaml", "it is a device, must be a regular file"),
         ("large.yaml", "it is larger than 1 MiB"),
+        ("endless.yaml", "it is larger than 1 MiB"),
         ("latin.yaml", "it is not UTF-8"),
         ("none.yaml", "No such file"),
         ("name.conf", "its name must end in .yaml, .yml or .toml"),

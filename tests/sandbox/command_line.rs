@@ -119,7 +119,7 @@ fn the_exit_status_tells_how_it_ended() {
         (
             &["--memory", "64m", "-c", "bytearray(512 << 20)"],
             137,
-            "memory limit of 64m reached",
+            "memory limit of 64 MiB reached",
         ),
         (
             &["-c", "import ctypes; ctypes.string_at(0)"],

@@ -93,7 +93,8 @@ fn open(path: &Path) -> Result<File, FileAuditError> {
     let directory = rustix::fs::open(parent, flags, Mode::empty()).map_err(errno)?;
     check_directory(&rustix::fs::fstat(&directory).map_err(errno)?)?;
 
-    // Without NONBLOCK a named pipe would hold up the start. It means nothing to a regular file.
+    // NONBLOCK, so that no pipe and no device holds up the start: it means nothing to a regular
+    // file.
     let flags = OFlags::RDWR
         | OFlags::APPEND
         | OFlags::CREATE
