@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Runs Python for AI agents and people, safely: every run in a fresh sandbox.
+/// Runs programs for AI agents and people, safely: every run in a fresh sandbox.
 #[derive(Debug, Parser)]
-#[command(version, about, propagate_version = true, subcommand_required = true)]
+#[command(version, propagate_version = true, subcommand_required = true)]
 pub(crate) struct Cli {
     /// Configuration file (YAML or TOML)
     #[arg(long, global = true, env = "MCP_FORGE_CONFIG", value_name = "FILE")]
@@ -17,7 +17,7 @@ pub(crate) struct Cli {
     /// Form of the log
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, value_name = "FORM")]
     pub(crate) log_format: LogFormat,
-    /// Runtime that makes the sandboxes [libcontainer, podman, docker, auto]
+    /// Runtime that makes the sandboxes [libcontainer, auto]
     #[arg(long, global = true, value_name = "KIND")]
     pub(crate) runtime: Option<String>,
     #[command(subcommand)]
@@ -43,34 +43,33 @@ pub(crate) struct Serve {
 
 #[derive(Debug, Args)]
 #[command(
+    override_usage = "mcp-forge run [OPTIONS] -c CODE\n       \
+                      mcp-forge run [OPTIONS] FILE\n       \
+                      mcp-forge run [OPTIONS] -",
     after_help = "Exit status: that of the program; 124 on its time limit, 137 on its memory \
-                        limit, 130 when interrupted, 128+N when signal N ended it, 125 when \
-                        mcp-forge itself fails."
+                  limit, 130 when interrupted, 128+N when signal N ended it (137 is SIGKILL too), \
+                  141 when nobody reads the output, 125 when mcp-forge itself fails. Unless the \
+                  program itself exited, a line on standard error tells how it ended."
 )]
 pub(crate) struct Run {
     /// Program text
-    #[arg(
-        short = 'c',
-        value_name = "CODE",
-        conflicts_with = "file",
-        required_unless_present = "file"
-    )]
+    #[arg(short = 'c', value_name = "CODE", conflicts_with = "file")]
     pub(crate) code: Option<String>,
     /// Program file; `-` reads it from standard input
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Language [python, r]; told by the file's ending where there is one
+    /// Language; told by the file's ending where there is one
     #[arg(long, value_name = "LANGUAGE")]
     pub(crate) language: Option<String>,
-    /// Time limit in seconds
-    #[arg(long, value_name = "S")]
-    pub(crate) timeout: Option<u64>,
-    /// Memory limit, such as 512m
-    #[arg(long, value_name = "SIZE")]
+    /// Time limit, whole seconds from 1 [default: 300, at most 1800 unless configured]
+    #[arg(long, value_name = "S", allow_hyphen_values = true)]
+    pub(crate) timeout: Option<String>,
+    /// Memory limit, from 16m [default: 512m, at most 2g unless configured]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) memory: Option<String>,
-    /// CPU limit in µs per 100 ms
-    #[arg(long, value_name = "µS")]
-    pub(crate) cpu_quota: Option<u64>,
+    /// CPU time in µs per 100 ms, from 1000 [default: 50000, at most 100000 unless configured]
+    #[arg(long, value_name = "µS", allow_hyphen_values = true)]
+    pub(crate) cpu_quota: Option<String>,
     /// Standard input of the program, from a file; `-` takes it from mcp-forge's own
     #[arg(long, value_name = "FILE")]
     pub(crate) stdin: Option<PathBuf>,

@@ -55,6 +55,15 @@ pub(crate) fn helper(mut arguments: impl Iterator<Item = OsString>) -> Option<Ex
     None
 }
 
+/// Whether the program was started without standard output. Only the adapter with `unsafe` can
+/// tell: without it nobody does.
+pub(crate) fn stdout_was_closed() -> bool {
+    #[cfg(feature = "runtime-libcontainer")]
+    return mcp_forge_libcontainer::stdout_was_closed();
+    #[cfg(not(feature = "runtime-libcontainer"))]
+    false
+}
+
 /// What every sandbox gets.
 #[cfg(feature = "runtime-libcontainer")]
 const PLACED: [mcp_forge_libcontainer::Placed; 4] = [
@@ -99,10 +108,10 @@ impl Runtime {
     ///
     /// An unknown or missing runtime, by name.
     pub(crate) fn choose(flag: Option<&str>, settings: &Settings) -> anyhow::Result<Self> {
-        let (asked, chosen_by) = match (flag, settings.runtime.kind.as_deref()) {
-            (Some(kind), _) => (kind, "--runtime"),
-            (None, Some(kind)) => (kind, "configuration"),
-            (None, None) => ("auto", "auto"),
+        let (asked, chosen_by, by) = match (flag, settings.runtime()) {
+            (Some(kind), _) => (kind, "--runtime", "--runtime".to_owned()),
+            (None, Some((kind, set))) => (kind, "configuration", format!("runtime.kind in {set}")),
+            (None, None) => ("auto", "auto", String::new()),
         };
         if asked == "auto" {
             let first = RUNTIMES
@@ -113,17 +122,15 @@ impl Runtime {
         }
         match RUNTIMES.iter().find(|(kind, _)| *kind == asked) {
             None => {
-                bail!(
-                    "unknown runtime {asked:?} ({chosen_by}): libcontainer, podman, docker or auto"
-                )
+                bail!("unknown runtime {asked:?} ({by}), must be libcontainer or auto")
             }
             Some((kind, Availability::Built)) => Self::make(kind, chosen_by),
             Some((kind, Availability::CompiledOut(feature))) => {
-                bail!("runtime {kind} ({chosen_by}): this mcp-forge was compiled without {feature}")
+                bail!("runtime {kind} ({by}): this mcp-forge was compiled without {feature}")
             }
             Some((kind, Availability::NotYet)) => {
                 bail!(
-                    "runtime {kind} ({chosen_by}) is not supported by this version yet; use libcontainer"
+                    "runtime {kind} ({by}) is not supported by this version yet; use libcontainer"
                 )
             }
         }
@@ -176,16 +183,9 @@ impl Application {
     pub(crate) fn new(flag: Option<&str>, settings: &Settings) -> anyhow::Result<Self> {
         let runtime = Arc::new(Runtime::choose(flag, settings)?);
         let path = settings.audit_path()?;
-        let audit = FileAuditLog::open(path.clone()).map_err(|e| {
-            let hint = e
-                .hint
-                .clone()
-                .unwrap_or_else(|| "set audit.path".to_owned());
-            anyhow!(
-                "cannot open the audit log {}: {}; {hint}",
-                path.display(),
-                e.chain()
-            )
+        let audit = FileAuditLog::open(path).map_err(|e| {
+            let hint = e.hint.as_deref().unwrap_or("set audit.path");
+            anyhow!("{}; {hint}", e.chain())
         })?;
         let tasks = Tasks::default();
         let policy = settings.policy()?;

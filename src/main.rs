@@ -18,7 +18,17 @@ fn main() -> ExitCode {
     if let Some(code) = compose::helper(std::env::args_os()) {
         return code;
     }
-    let cli = cli::Cli::parse();
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(told) => {
+            let shown = told.print();
+            // 2 would pass for a program's own status.
+            return match shown {
+                Ok(()) if !told.use_stderr() => ExitCode::SUCCESS,
+                _ => ExitCode::from(commands::FAILED),
+            };
+        }
+    };
     telemetry::start(cli.log_level, cli.log_format);
     match commands::dispatch(cli) {
         Ok(code) => code,

@@ -1,71 +1,96 @@
 //! The operator's configuration: file, then environment (`MCP_FORGE_SECTION__KEY`), over defaults.
 //!
-//! Every section has defaults, so no file is needed. Unknown keys are errors.
+//! Every setting has a default, so no file is needed. What is no setting is an error, and every
+//! error names where it was set, the key, the value and what it may be.
 
+mod given;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-
-use anyhow::{Context, bail};
-use mcp_forge_domain::ExecutionPolicy;
-use mcp_forge_domain::limits::parse_byte_size;
-use serde::Deserialize;
 use std::time::Duration;
 
-/// Prefix of the environment variables that set a value, such as
-/// `MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS=true`.
-const PREFIX: &str = "MCP_FORGE";
+use anyhow::{Context, anyhow, bail};
+use mcp_forge_domain::ExecutionPolicy;
+use mcp_forge_domain::limits::{ByteSizeError, parse_byte_size};
 
-/// Everything that can be configured.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Settings {
-    pub(crate) runtime: RuntimeSettings,
-    pub(crate) execution: ExecutionSettings,
-    pub(crate) security: SecuritySettings,
-    pub(crate) audit: AuditSettings,
+use given::{PREFIX, Value};
+
+/// From this likeness of two names on, one is suggested for the other.
+const LIKENESS: f64 = 0.8;
+
+/// Characters of a refused value that are repeated in a message.
+const SHOWN: usize = 40;
+
+const RUNTIME: &str = "runtime.kind";
+const UNENFORCED: &str = "security.accept_unenforced_limits";
+const AUDIT: &str = "audit.path";
+
+/// A value of the execution policy.
+struct Limit {
+    key: &'static str,
+    /// Its name in the policy.
+    field: &'static str,
+    /// Puts in what was written. What cannot be read becomes a value outside of every range, so
+    /// that the policy, which alone knows the range, tells it.
+    put: fn(&mut ExecutionPolicy, &str),
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct RuntimeSettings {
-    /// `libcontainer`, `podman`, `docker` or `auto`.
-    pub(crate) kind: Option<String>,
+#[rustfmt::skip] // a table
+const LIMITS: [Limit; 15] = [
+    Limit { key: "execution.default_timeout", field: "default_timeout", put: |p, text| p.limits.default_timeout = seconds(text) },
+    Limit { key: "execution.max_timeout", field: "max_timeout", put: |p, text| p.limits.max_timeout = seconds(text) },
+    Limit { key: "execution.default_memory", field: "default_memory", put: |p, text| p.limits.default_memory = size(text) },
+    Limit { key: "execution.max_memory", field: "max_memory", put: |p, text| p.limits.max_memory = size(text) },
+    Limit { key: "execution.default_cpu_quota", field: "default_cpu_quota", put: |p, text| p.limits.default_cpu_quota = number(text) },
+    Limit { key: "execution.max_cpu_quota", field: "max_cpu_quota", put: |p, text| p.limits.max_cpu_quota = number(text) },
+    Limit { key: "execution.pids", field: "pids", put: |p, text| p.limits.pids = number(text) },
+    Limit { key: "execution.descriptors", field: "descriptors", put: |p, text| p.limits.descriptors = number(text) },
+    Limit { key: "execution.tmp_size", field: "tmp_bytes", put: |p, text| p.limits.tmp_bytes = size(text) },
+    Limit { key: "execution.workspace_size", field: "workspace_bytes", put: |p, text| p.limits.workspace_bytes = size(text) },
+    Limit { key: "execution.stdout_limit", field: "stdout_limit", put: |p, text| p.stdout_limit = narrow(size(text)) },
+    Limit { key: "execution.stderr_limit", field: "stderr_limit", put: |p, text| p.stderr_limit = narrow(size(text)) },
+    Limit { key: "execution.output_stop", field: "output_stop_bytes", put: |p, text| p.output_stop_bytes = size(text) },
+    Limit { key: "execution.concurrency", field: "concurrency", put: |p, text| p.concurrency = narrow(number(text)) },
+    Limit { key: "execution.queue", field: "queue", put: |p, text| p.queue = narrow(number(text)) },
+];
+
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or(u64::MAX)
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct ExecutionSettings {
-    /// Seconds.
-    pub(crate) default_timeout: Option<u64>,
-    pub(crate) max_timeout: Option<u64>,
-    /// Sizes such as `512m`.
-    pub(crate) default_memory: Option<String>,
-    pub(crate) max_memory: Option<String>,
-    /// µs per 100 ms.
-    pub(crate) default_cpu_quota: Option<u64>,
-    pub(crate) max_cpu_quota: Option<u64>,
-    pub(crate) pids: Option<u64>,
-    pub(crate) descriptors: Option<u64>,
-    pub(crate) tmp_size: Option<String>,
-    pub(crate) workspace_size: Option<String>,
-    pub(crate) stdout_limit: Option<String>,
-    pub(crate) stderr_limit: Option<String>,
-    /// A run that writes more is stopped.
-    pub(crate) output_stop: Option<String>,
-    pub(crate) concurrency: Option<usize>,
-    pub(crate) queue: Option<usize>,
+fn seconds(text: &str) -> Duration {
+    Duration::from_secs(number(text))
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct SecuritySettings {
-    pub(crate) accept_unenforced_limits: bool,
+fn size(text: &str) -> u64 {
+    parse_byte_size(text).unwrap_or(0)
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct AuditSettings {
-    pub(crate) path: Option<PathBuf>,
+fn narrow(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }
+
+/// Every key that there is.
+fn keys() -> impl Iterator<Item = &'static str> {
+    let others = [RUNTIME, UNENFORCED, AUDIT];
+    LIMITS.iter().map(|limit| limit.key).chain(others)
+}
+
+fn variable(key: &str) -> String {
+    format!("{PREFIX}{}", key.replace('.', "__").to_ascii_uppercase())
+}
+
+/// A value as it was written, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Setting {
+    text: String,
+    origin: String,
+}
+
+/// What was set; everything else has its default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Settings(BTreeMap<&'static str, Setting>);
 
 impl Settings {
     /// Reads file and environment.
@@ -74,82 +99,106 @@ impl Settings {
     ///
     /// What is wrong and where it was set.
     pub(crate) fn load(file: Option<&Path>) -> anyhow::Result<Self> {
-        let mut builder = config::Config::builder();
-        if let Some(file) = file {
-            if !file.is_file() {
-                bail!("configuration file {} does not exist", file.display());
+        Self::read(file, std::env::vars_os())
+    }
+
+    fn read(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> anyhow::Result<Self> {
+        let mut settings = Self::default();
+        for entry in file.map_or(Ok(Vec::new()), given::file)? {
+            let (origin, written) = (entry.origin, entry.key);
+            let section = keys().any(|key| is_in(key, &written));
+            let key = keys().find(|key| *key == written);
+            match (entry.value, key) {
+                (Value::Text(text), Some(key)) => {
+                    settings.0.insert(key, Setting { text, origin });
+                }
+                (Value::Nothing, Some(_)) => {}
+                (Value::Section | Value::Nothing, None) if section => {}
+                (Value::Section, Some(key)) => bail!("{origin}: {key} is one value, no section"),
+                (Value::Text(_), None) if section => {
+                    bail!("{origin}: {written} is a section, it has no value of its own")
+                }
+                (_, None) => {
+                    let section = (!written.contains('.')).then(|| nearest_section(&written));
+                    let meant = section.flatten().or_else(|| nearest(&written));
+                    let hint = suggestion(meant.map(str::to_owned));
+                    bail!("{origin}: unknown key {}{hint}", quoted(&written))
+                }
             }
-            builder = builder.add_source(config::File::from(file));
         }
-        let environment = std::env::vars()
-            // Others with the prefix, such as MCP_FORGE_CONFIG, are no settings.
-            .filter(|(name, _)| name.contains("__"))
-            .collect();
-        let environment = config::Environment::with_prefix(PREFIX)
-            .prefix_separator("_")
-            .separator("__")
-            .try_parsing(true)
-            .source(Some(environment));
-        builder
-            .add_source(environment)
-            .build()
-            .and_then(config::Config::try_deserialize)
-            .context("the configuration cannot be used")
+        for (name, text) in given::environment(environment)? {
+            let origin = name.clone();
+            match keys().find(|key| variable(key) == name) {
+                Some(key) => {
+                    settings.0.insert(key, Setting { text, origin });
+                }
+                None => no_setting(&name)?,
+            }
+        }
+        settings.policy()?;
+        settings.audit_path_set()?;
+        Ok(settings)
+    }
+
+    /// The kind of runtime that was chosen, and where.
+    pub(crate) fn runtime(&self) -> Option<(&str, &str)> {
+        let setting = self.0.get(RUNTIME)?;
+        Some((&setting.text, &setting.origin))
     }
 
     /// The policy of execution that these settings make.
     ///
     /// # Errors
     ///
-    /// A size that is none. What does not fit together is the domain's to tell.
+    /// Every value that is outside of its range or does not fit the others.
     pub(crate) fn policy(&self) -> anyhow::Result<ExecutionPolicy> {
         let mut policy = ExecutionPolicy {
-            accept_unenforced: self.security.accept_unenforced_limits,
             ..ExecutionPolicy::default()
         };
-        let given = &self.execution;
-        let limits = &mut policy.limits;
-        set(
-            &mut limits.default_timeout,
-            given.default_timeout.map(Duration::from_secs),
-        );
-        set(
-            &mut limits.max_timeout,
-            given.max_timeout.map(Duration::from_secs),
-        );
-        set(
-            &mut limits.default_memory,
-            size("default_memory", &given.default_memory)?,
-        );
-        set(
-            &mut limits.max_memory,
-            size("max_memory", &given.max_memory)?,
-        );
-        set(&mut limits.default_cpu_quota, given.default_cpu_quota);
-        set(&mut limits.max_cpu_quota, given.max_cpu_quota);
-        set(&mut limits.pids, given.pids);
-        set(&mut limits.descriptors, given.descriptors);
-        set(&mut limits.tmp_bytes, size("tmp_size", &given.tmp_size)?);
-        set(
-            &mut limits.workspace_bytes,
-            size("workspace_size", &given.workspace_size)?,
-        );
-        let narrow = |bytes: Option<u64>| bytes.map(|b| usize::try_from(b).unwrap_or(usize::MAX));
-        set(
-            &mut policy.stdout_limit,
-            narrow(size("stdout_limit", &given.stdout_limit)?),
-        );
-        set(
-            &mut policy.stderr_limit,
-            narrow(size("stderr_limit", &given.stderr_limit)?),
-        );
-        set(
-            &mut policy.output_stop_bytes,
-            size("output_stop", &given.output_stop)?,
-        );
-        set(&mut policy.concurrency, given.concurrency);
-        set(&mut policy.queue, given.queue);
-        Ok(policy)
+        for limit in &LIMITS {
+            if let Some(setting) = self.0.get(limit.key) {
+                (limit.put)(&mut policy, &setting.text);
+            }
+        }
+        if let Some(Setting { text, origin }) = self.0.get(UNENFORCED) {
+            policy.accept_unenforced = text.to_ascii_lowercase().parse().map_err(|_| {
+                let text = quoted(text);
+                anyhow!("{origin}: {UNENFORCED} is {text}, must be true or false")
+            })?;
+        }
+        let Err(faults) = policy.check() else {
+            return Ok(policy);
+        };
+        let told = faults.0.iter().map(|fault| {
+            let limit = LIMITS.iter().find(|limit| limit.field == fault.field);
+            let key = limit.map_or(fault.field, |limit| limit.key);
+            match self.0.get(key) {
+                Some(Setting { text, origin }) => {
+                    let beyond = match parse_byte_size(text) {
+                        // Where the range has no end to be compared with.
+                        Err(ByteSizeError::TooLarge { .. })
+                            if fault.allowed.starts_with("at least") =>
+                        {
+                            " (larger than any memory)"
+                        }
+                        _ => "",
+                    };
+                    let text = quoted(text);
+                    format!(
+                        "{origin}: {key} is {text}{beyond}, must be {}",
+                        fault.allowed
+                    )
+                }
+                None => format!(
+                    "{key} is {} (not set), must be {}",
+                    fault.value, fault.allowed
+                ),
+            }
+        });
+        Err(anyhow!(told.collect::<Vec<_>>().join("\n")))
     }
 
     /// Where the audit log is: as configured, else below the state directory (XDG Base Directory
@@ -157,18 +206,17 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// When there is neither `XDG_STATE_HOME` nor `HOME`.
+    /// When the configured one is relative, or there is neither `XDG_STATE_HOME` nor `HOME`.
     pub(crate) fn audit_path(&self) -> anyhow::Result<PathBuf> {
-        if let Some(path) = &self.audit.path {
-            return Ok(path.clone());
+        if let Some(path) = self.audit_path_set()? {
+            return Ok(path);
         }
         let set = |name: &str| {
             std::env::var_os(name)
-                .filter(|v| !v.is_empty())
                 .map(PathBuf::from)
+                .filter(|path| path.is_absolute())
         };
         let state = set("XDG_STATE_HOME")
-            .filter(|path| path.is_absolute())
             .or_else(|| set("HOME").map(|home| home.join(".local/state")))
             .context(
                 "no place for the audit log: set audit.path (MCP_FORGE_AUDIT__PATH), \
@@ -176,56 +224,78 @@ impl Settings {
             )?;
         Ok(state.join("mcp-forge/audit.jsonl"))
     }
-}
 
-fn set<T>(field: &mut T, value: Option<T>) {
-    if let Some(value) = value {
-        *field = value;
+    fn audit_path_set(&self) -> anyhow::Result<Option<PathBuf>> {
+        let Some(Setting { text, origin }) = self.0.get(AUDIT) else {
+            return Ok(None);
+        };
+        // Relative, it would be another file in each directory that mcp-forge is started in.
+        if !Path::new(text).is_absolute() {
+            let text = quoted(text);
+            bail!("{origin}: {AUDIT} is {text}, must be an absolute path");
+        }
+        Ok(Some(PathBuf::from(text)))
     }
 }
 
-fn size(key: &str, text: &Option<String>) -> anyhow::Result<Option<u64>> {
-    text.as_ref()
-        .map(|text| parse_byte_size(text).with_context(|| format!("execution.{key} is {text:?}")))
-        .transpose()
+/// Whether a key is one of a section.
+fn is_in(key: &str, section: &str) -> bool {
+    key.split('.').next() == Some(section)
+}
+
+/// A variable with our prefix that is no setting: an error where a setting was meant, else a
+/// warning, since the tests and scripts of mcp-forge have such variables too.
+fn no_setting(name: &str) -> anyhow::Result<()> {
+    let rest = name.strip_prefix(PREFIX).unwrap_or(name);
+    let written = rest.to_ascii_lowercase().replace("__", ".");
+    if let Some(key) = keys().find(|key| is_in(key, &written)) {
+        let such = variable(key);
+        bail!("{name}: {written} is a section, set a key of it, such as {such}");
+    }
+    let meant = nearest(&written);
+    if meant.is_none() && !written.contains('.') {
+        tracing::warn!("environment variable {name} is no setting");
+        return Ok(());
+    }
+    let hint = suggestion(meant.map(variable));
+    bail!("unknown environment variable {name}{hint}")
+}
+
+fn suggestion(meant: Option<String>) -> String {
+    meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"))
+}
+
+/// The key that may have been meant, also without its section.
+fn nearest(written: &str) -> Option<&'static str> {
+    let likeness = |key: &str| {
+        let (section, name) = key.split_once('.')?;
+        let like = strsim::jaro_winkler;
+        Some(match written.split_once('.') {
+            // Not of the whole: those of one section are all alike.
+            Some((of, written)) => like(of, section).min(like(written, name)),
+            None => like(written, name).max(like(written, &key.replace('.', "_"))),
+        })
+    };
+    keys()
+        .filter_map(|key| Some((likeness(key)?, key)))
+        .filter(|(likeness, _)| *likeness >= LIKENESS)
+        .max_by(|(left, _), (right, _)| left.total_cmp(right))
+        .map(|(_, key)| key)
+}
+
+/// The section that may have been meant.
+fn nearest_section(written: &str) -> Option<&'static str> {
+    let mut sections = keys().filter_map(|key| key.split('.').next());
+    sections.find(|section| strsim::jaro_winkler(written, section) >= LIKENESS)
+}
+
+/// A value for a message: in quotes, escaped, cut.
+fn quoted(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn from_yaml(text: &str) -> anyhow::Result<Settings> {
-        let dir = tempfile::tempdir()?;
-        let file = dir.path().join("forge.yaml");
-        std::fs::write(&file, text)?;
-        Settings::load(Some(&file))
-    }
-
-    #[test]
-    fn a_file_sets_what_it_names_and_defaults_the_rest() {
-        let settings = from_yaml("execution:\n  default_memory: 1g\n  concurrency: 2\n").unwrap();
-        let policy = settings.policy().unwrap();
-        assert_eq!(policy.limits.default_memory, 1 << 30);
-        assert_eq!(policy.concurrency, 2);
-        assert_eq!(policy.limits.pids, ExecutionPolicy::default().limits.pids);
-    }
-
-    #[test]
-    fn unknown_keys_wrong_types_and_bad_sizes_are_named() {
-        let unknown = format!("{:#}", from_yaml("execution:\n  tiemout: 1\n").unwrap_err());
-        assert!(unknown.contains("tiemout"), "{unknown}");
-        let typed = format!("{:#}", from_yaml("execution:\n  pids: many\n").unwrap_err());
-        assert!(typed.contains("pids"), "{typed}");
-        let settings = from_yaml("execution:\n  max_memory: 1x\n").unwrap();
-        let bad = format!("{:#}", settings.policy().unwrap_err());
-        assert!(
-            bad.contains("execution.max_memory") && bad.contains("1x"),
-            "{bad}"
-        );
-    }
-
-    #[test]
-    fn a_missing_file_is_an_error() {
-        assert!(Settings::load(Some(Path::new("/nonexistent/forge.yaml"))).is_err());
-    }
-}
+mod tests;

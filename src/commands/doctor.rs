@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::Context;
 use mcp_forge_ports::driving::{CodeExecution, NoObserver};
 use mcp_forge_ports::vocabulary::{EndedBy, ExecutionRequest, Language};
 use serde::Serialize;
@@ -75,16 +76,34 @@ pub(crate) async fn doctor(
         seccomp(),
         python(),
     ];
-    checks.push(control_groups(runtime, settings).await);
-    let run = trial(runtime, settings).await;
-    let works = run.state != State::Failed;
-    checks.push(run);
+    let works = match Runtime::choose(runtime, settings) {
+        Ok(chosen) => {
+            let evidence = format!("{} ({})", chosen.kind, chosen.chosen_by);
+            checks.push(Check::ok("runtime", evidence));
+            checks.push(control_groups(&chosen).await);
+            let run = trial(runtime, settings).await;
+            let works = run.state != State::Failed;
+            checks.push(run);
+            works
+        }
+        Err(e) => {
+            let remedy = "mcp-forge doctor --runtime auto";
+            checks.push(Check::not(
+                "runtime",
+                State::Failed,
+                format!("{e:#}"),
+                remedy,
+            ));
+            false
+        }
+    };
     if arguments.json {
         let report = serde_json::json!({ "works": works, "checks": checks });
-        print(&format!("{report:#}\n"));
+        print(&format!("{report:#}\n"))
     } else {
-        print(&report(&checks));
+        print(&report(&checks))
     }
+    .context("cannot write the report")?;
     Ok(if works {
         ExitCode::SUCCESS
     } else {
@@ -127,7 +146,7 @@ fn kernel() -> Check {
             "kernel",
             State::Warning,
             release,
-            "Linux 5.10 or newer is what is tested",
+            "apt-get dist-upgrade (Linux 5.10 or newer is what is tested)",
         )
     }
 }
@@ -240,28 +259,17 @@ fn python() -> Check {
     }
 }
 
-async fn control_groups(flag: Option<&str>, settings: &Settings) -> Check {
+async fn control_groups(runtime: &Runtime) -> Check {
     const NAME: &str = "control groups";
-    let kind = if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-        "v2"
-    } else {
-        "v1"
+    let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let kind = if v2 { "v2" } else { "v1" };
+    let mend = match (v2, nix::unistd::geteuid().is_root()) {
+        (true, true) => "systemd-run --scope -p Delegate=yes mcp-forge doctor",
+        (true, false) => "systemd-run --user --scope -p Delegate=yes mcp-forge doctor",
+        (false, _) => "boot with systemd.unified_cgroup_hierarchy=1, which is cgroup v2",
     };
-    let info = match Runtime::choose(flag, settings) {
-        Ok(runtime) => {
-            let info = runtime.port.info().await;
-            runtime.shut_down().await;
-            info
-        }
-        Err(e) => {
-            return Check::not(
-                NAME,
-                State::Failed,
-                format!("{e:#}"),
-                "choose another runtime",
-            );
-        }
-    };
+    let info = runtime.port.info().await;
+    runtime.shut_down().await;
     match info {
         Ok(info) if info.weak.is_empty() => Check::ok(
             NAME,
@@ -271,23 +279,31 @@ async fn control_groups(flag: Option<&str>, settings: &Settings) -> Check {
             NAME,
             State::Warning,
             format!("{kind}: limits are not enforced: {}", info.weak.join("; ")),
-            "mend it, or accept it: MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS=true",
+            format!("{mend} (or accept it: MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS=true)"),
         ),
         Err(e) => {
             let remedy = e
                 .hint
                 .clone()
-                .unwrap_or_else(|| "see the checks above".to_owned());
+                .unwrap_or_else(|| "mend what failed above".to_owned());
             Check::not(NAME, State::Failed, e.chain(), remedy)
         }
     }
 }
 
+/// What tells more.
+const DEBUG: &str = "mcp-forge --log-level debug run -c '6 * 7'";
+
 async fn trial(flag: Option<&str>, settings: &Settings) -> Check {
     const NAME: &str = "a run";
     let application = match Application::new(flag, settings) {
         Ok(application) => application,
-        Err(e) => return Check::not(NAME, State::Failed, format!("{e:#}"), "see the message"),
+        // The runtime and the policy were found sound before.
+        Err(e) => {
+            let told = format!("{e:#}");
+            let (what, remedy) = told.split_once("; ").unwrap_or((&told, DEBUG));
+            return Check::not("audit log", State::Failed, what, remedy);
+        }
     };
     let request = ExecutionRequest::new(Language::Python, "6 * 7");
     let result = application
@@ -308,21 +324,22 @@ async fn trial(flag: Option<&str>, settings: &Settings) -> Check {
                     NAME,
                     State::Warning,
                     format!("6 * 7 gave 42 in {time} ms, without enforced limits (accepted)"),
-                    "see control groups above",
+                    "see control groups",
                 )
             }
         }
-        Ok(outcome) if outcome.ended_by == EndedBy::RuntimeLost => Check::not(
-            NAME,
-            State::Failed,
-            "the sandbox was lost",
-            "run with --log-level debug",
-        ),
+        Ok(outcome) if outcome.ended_by == EndedBy::RuntimeLost => {
+            Check::not(NAME, State::Failed, "the sandbox was lost", DEBUG)
+        }
         Ok(outcome) => Check::not(
             NAME,
             State::Failed,
-            format!("{:?}", outcome.ended_by),
-            outcome.stderr.clone(),
+            format!(
+                "{}: {}",
+                outcome.ended_by.as_str(),
+                outcome.stderr.trim_end()
+            ),
+            DEBUG,
         ),
         Err(refusal) => Check::not(NAME, State::Failed, refusal.message, refusal.hint),
     }

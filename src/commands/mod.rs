@@ -4,7 +4,7 @@ mod doctor;
 mod run;
 mod serve;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
@@ -12,6 +12,9 @@ use crate::settings::Settings;
 
 /// Exit status when mcp-forge itself fails.
 pub(crate) const FAILED: u8 = 125;
+
+/// Exit status when nobody reads the output any more: that of a filter which SIGPIPE ends.
+const BROKEN_PIPE: u8 = 128 + nix::libc::SIGPIPE as u8;
 
 /// Does what the command line asks.
 ///
@@ -39,7 +42,9 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
 
 /// Tells a person what went wrong. Standard error may be closed; there is nobody to tell then.
 pub(crate) fn complain(error: &anyhow::Error) {
-    say(&format!("mcp-forge: {error:#}"));
+    for line in format!("{error:#}").lines() {
+        say(&format!("mcp-forge: {line}"));
+    }
 }
 
 /// A line on standard error.
@@ -48,7 +53,32 @@ pub(crate) fn say(line: &str) {
 }
 
 /// Text on standard output, for commands that are not `serve`.
-pub(crate) fn print(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+///
+/// # Errors
+///
+/// When it is closed, full or read by nobody.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    standard_output_is_open()?;
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// What was closed when the program was started is /dev/null by now, where output would be lost
+/// without a word.
+pub(crate) fn standard_output_is_open() -> io::Result<()> {
+    if crate::compose::stdout_was_closed() {
+        return Err(nix::errno::Errno::EBADF.into());
+    }
+    Ok(())
+}
+
+/// The exit status after standard output or error could not be written: quiet as a filter that a
+/// closed pipe ends, or with a message.
+pub(crate) fn unwritten(error: &io::Error) -> u8 {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return BROKEN_PIPE;
+    }
+    say(&format!("mcp-forge: cannot write the output: {error}"));
+    FAILED
 }

@@ -1,28 +1,37 @@
 //! `mcp-forge run`: one program for a person at a terminal, by the same engine.
 
 use std::fs::File;
-use std::io::{IsTerminal, Read};
+use std::io::{self, IsTerminal, Read};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use async_trait::async_trait;
 use indicatif::{ProgressBar, ProgressStyle};
 use mcp_forge_domain::ExecutionPolicy;
+use mcp_forge_domain::limits::{MIN_CPU_QUOTA, format_byte_size};
 use mcp_forge_mcp::wire;
 use mcp_forge_ports::driving::{CodeExecution, NoObserver, RunObserver};
 use mcp_forge_ports::vocabulary::{
-    EndedBy, ExecutionOutcome, ExecutionRequest, Language, OutputStream, Refusal, RunEvent,
+    EndedBy, ExecutionOutcome, ExecutionRequest, Language, OutputBlock, OutputStream, Refusal,
+    RunEvent,
 };
 use tokio::io::AsyncWriteExt;
 use tokio_util::sync::CancellationToken;
 
-use super::{FAILED, print, say};
+use super::{FAILED, print, say, standard_output_is_open};
 use crate::cli::Run;
 use crate::compose::Application;
 use crate::settings::Settings;
+
+/// From this exit status on, a program's own could be one of mcp-forge's.
+const OURS: i32 = 124;
+
+/// What the runner says first when the program reads and there is nothing.
+const NO_STDIN: &str = "no standard input";
 
 /// Runs the program; the exit status is the program's, or tells how it ended.
 ///
@@ -45,12 +54,14 @@ pub(crate) async fn run(
         }
     });
     let spinner = spinner();
+    let unwritten = Arc::new(OnceLock::new());
     let observer: Arc<dyn RunObserver> = if arguments.json {
         Arc::new(NoObserver)
     } else {
         Arc::new(Terminal {
             spinner: spinner.clone(),
             cancel: cancel.clone(),
+            unwritten: Arc::clone(&unwritten),
         })
     };
     let result = application
@@ -58,21 +69,21 @@ pub(crate) async fn run(
         .execute(request, observer, cancel)
         .await;
     spinner.finish_and_clear();
-    let code = match &result {
-        Ok(outcome) => {
-            if arguments.json {
-                print(&format!(
-                    "{:#}\n",
-                    wire::run_result(outcome, wire::Pictures::Contained)
-                ));
+    let code = match (unwritten.get(), &result) {
+        (Some(error), _) => super::unwritten(error),
+        (None, Ok(outcome)) => {
+            let told = if arguments.json {
+                let pictures = wire::Pictures::Contained;
+                print(&format!("{:#}\n", wire::run_result(outcome, pictures)))
             } else {
-                tell(outcome, &policy);
-            }
-            status(outcome)
+                tell(outcome, &policy, arguments)
+            };
+            told.map_or_else(|e| super::unwritten(&e), |()| status(outcome))
         }
-        Err(refusal) => {
+        (None, Err(refusal)) => {
             if arguments.json {
-                print(&format!("{:#}\n", wire::refusal(refusal)));
+                // The refusal is on standard error as well, and the status is the same.
+                let _ = print(&format!("{:#}\n", wire::refusal(refusal)));
             }
             refuse(refusal);
             FAILED
@@ -84,27 +95,35 @@ pub(crate) async fn run(
 
 fn request(arguments: &Run, policy: &ExecutionPolicy) -> anyhow::Result<ExecutionRequest> {
     let file = arguments.file.as_deref();
+    let language = language(arguments.language.as_deref(), file, policy)?;
+    let limits = &policy.limits;
+    let timeout = number(
+        "--timeout",
+        &arguments.timeout,
+        1..=limits.max_timeout.as_secs(),
+        "whole seconds",
+    )?;
+    let cpu_quota = number(
+        "--cpu-quota",
+        &arguments.cpu_quota,
+        MIN_CPU_QUOTA..=limits.max_cpu_quota,
+        "µs per 100 ms",
+    )?;
     let bound = |bytes: usize| bytes as u64;
     let code = match (&arguments.code, file) {
         (Some(code), _) => code.clone(),
         (None, Some(file)) => read(file, bound(policy.max_code_bytes), "program")?,
-        (None, None) => bail!("no program: give -c CODE, a FILE, or - for standard input"),
-    };
-    let by_ending = || {
-        let ending = file?.extension()?.to_str()?.to_ascii_lowercase();
-        matches!(ending.as_str(), "r").then_some(Language::R)
-    };
-    let language = match &arguments.language {
-        Some(name) => name.parse()?,
-        None => by_ending().unwrap_or(Language::Python),
+        (None, None) => bail!(
+            "no program: give its text (-c CODE), its file (FILE), or - to read it from standard input"
+        ),
     };
     let mut request = ExecutionRequest::new(language, code);
     request.source_name = file
         .filter(|f| *f != Path::new("-"))
         .map(|f| f.display().to_string());
-    request.timeout = arguments.timeout;
+    request.timeout = timeout;
     request.memory = arguments.memory.clone();
-    request.cpu_quota = arguments.cpu_quota;
+    request.cpu_quota = cpu_quota;
     request.stdin = match &arguments.stdin {
         Some(path) if path == Path::new("-") && file == Some(Path::new("-")) => {
             bail!("program and --stdin cannot both come from standard input")
@@ -114,6 +133,47 @@ fn request(arguments: &Run, policy: &ExecutionPolicy) -> anyhow::Result<Executio
     };
     request.client = Some("command line".to_owned());
     Ok(request)
+}
+
+/// The language that was asked for, or that the file's ending tells. The policy has the list of
+/// those that there are.
+fn language(
+    asked: Option<&str>,
+    file: Option<&Path>,
+    policy: &ExecutionPolicy,
+) -> anyhow::Result<Language> {
+    let by_ending = || {
+        let ending = file?.extension()?.to_str()?.to_ascii_lowercase();
+        (ending == "r").then_some("R")
+    };
+    let Some(name) = asked.or_else(by_ending) else {
+        return Ok(Language::Python);
+    };
+    let language = name.parse().ok();
+    language
+        .filter(|language| policy.languages.contains(language))
+        .with_context(|| {
+            let there: Vec<_> = policy.languages.iter().map(|l| l.as_str()).collect();
+            format!(
+                "{name} is not available in this version, which runs {}",
+                there.join(" and ")
+            )
+        })
+}
+
+/// A number. Whether it is in its range is the domain's to tell, and goes to the audit log.
+fn number(
+    flag: &str,
+    text: &Option<String>,
+    range: RangeInclusive<u64>,
+    unit: &str,
+) -> anyhow::Result<Option<u64>> {
+    let Some(text) = text else { return Ok(None) };
+    let number = text.parse().map_err(|_| {
+        let (least, most) = (range.start(), range.end());
+        anyhow!("{flag} is {text:?}, must be {least}..={most} {unit}")
+    });
+    number.map(Some)
 }
 
 /// Reads a text, one byte more than allowed at the most: the domain then refuses it by its size.
@@ -160,6 +220,8 @@ fn spinner() -> ProgressBar {
 struct Terminal {
     spinner: ProgressBar,
     cancel: CancellationToken,
+    /// Why the output could not be passed on; there is nothing to go on for then.
+    unwritten: Arc<OnceLock<io::Error>>,
 }
 
 #[async_trait]
@@ -171,68 +233,131 @@ impl RunObserver for Terminal {
                     .set_message(format!("waiting, number {position}"));
             }
             RunEvent::Running => self.spinner.set_message("running"),
-            RunEvent::Output { stream, bytes } => {
-                self.spinner.finish_and_clear();
-                let written = match stream {
-                    OutputStream::Stdout => write(tokio::io::stdout(), &bytes).await,
-                    OutputStream::Stderr => write(tokio::io::stderr(), &bytes).await,
-                };
-                // Nobody reads any more (`| head`): nothing to go on for.
-                if written.is_err() {
-                    self.cancel.cancel();
+            RunEvent::Output { stream, bytes } => self.show(stream, &bytes).await,
+            RunEvent::Block(block) => match block {
+                OutputBlock::Message { text } | OutputBlock::Warning { text, .. } => {
+                    self.show(OutputStream::Stderr, &whole_line(text)).await;
                 }
-            }
+                OutputBlock::Html {
+                    text: Some(text), ..
+                }
+                | OutputBlock::Json {
+                    text: Some(text), ..
+                }
+                | OutputBlock::Text { text } => {
+                    self.show(OutputStream::Stdout, &whole_line(text)).await;
+                }
+                // The value and the exception come at the end.
+                _ => {}
+            },
             _ => {}
         }
     }
 }
 
-async fn write(mut to: impl tokio::io::AsyncWrite + Unpin, bytes: &[u8]) -> std::io::Result<()> {
+impl Terminal {
+    async fn show(&self, stream: OutputStream, bytes: &[u8]) {
+        if self.unwritten.get().is_some() {
+            return;
+        }
+        self.spinner.finish_and_clear();
+        let written = match stream {
+            OutputStream::Stdout => match standard_output_is_open() {
+                Ok(()) => write(tokio::io::stdout(), bytes).await,
+                Err(closed) => Err(closed),
+            },
+            OutputStream::Stderr => write(tokio::io::stderr(), bytes).await,
+        };
+        if let Err(error) = written {
+            let _ = self.unwritten.set(error);
+            self.cancel.cancel();
+        }
+    }
+}
+
+fn whole_line(mut text: String) -> Vec<u8> {
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text.into_bytes()
+}
+
+async fn write(mut to: impl tokio::io::AsyncWrite + Unpin, bytes: &[u8]) -> io::Result<()> {
     to.write_all(bytes).await?;
     to.flush().await
 }
 
 /// What the streams did not show: the value as at Python's prompt, the exception, an early end.
-fn tell(outcome: &ExecutionOutcome, policy: &ExecutionPolicy) {
+fn tell(outcome: &ExecutionOutcome, policy: &ExecutionPolicy, arguments: &Run) -> io::Result<()> {
     if let Some(repr) = &outcome.result_repr {
-        print(&format!("{repr}\n"));
+        print(&format!("{repr}\n"))?;
     }
     if let Some(error) = &outcome.error {
         say(error.traceback.trim_end());
+        if arguments.stdin.is_none() && error.message.starts_with(NO_STDIN) {
+            say("  hint: give it a file with --stdin FILE, or mcp-forge's own with --stdin -");
+        }
     }
+    if let Some(ending) = ending(outcome, policy) {
+        say(&format!("mcp-forge: the program {ending}"));
+    }
+    Ok(())
+}
+
+/// How a program ended that did not end by itself, or whose own status could pass for ours.
+fn ending(outcome: &ExecutionOutcome, policy: &ExecutionPolicy) -> Option<String> {
     let limits = &outcome.limits.requested;
-    let why = match outcome.ended_by {
-        EndedBy::Completed | EndedBy::Error => return,
+    Some(match outcome.ended_by {
+        EndedBy::Completed => return None,
+        EndedBy::Error => match outcome.exit_code {
+            Some(code) if code >= OURS => format!("exited with status {code}"),
+            _ => return None,
+        },
         EndedBy::Timeout => format!(
-            "was stopped at its time limit of {} s (--timeout, at most {})",
+            "was stopped: time limit of {} s reached (--timeout, at most {})",
             limits.timeout.as_secs(),
             policy.limits.max_timeout.as_secs()
         ),
         EndedBy::Oom => format!(
-            "was killed at its memory limit of {} (--memory, at most {})",
-            mcp_forge_domain::limits::format_byte_size(limits.memory_bytes),
-            mcp_forge_domain::limits::format_byte_size(policy.limits.max_memory)
+            "was killed: memory limit of {} reached (--memory, at most {})",
+            in_words(limits.memory_bytes),
+            format_byte_size(policy.limits.max_memory)
         ),
         EndedBy::Pids => format!(
-            "failed at its limit of {} processes and threads",
+            "failed: limit of {} processes and threads reached",
             limits.pids
         ),
-        EndedBy::OutputLimit => "was stopped: it wrote too much output".to_owned(),
+        EndedBy::OutputLimit => format!(
+            "was stopped: it wrote more than {}",
+            in_words(policy.output_stop_bytes)
+        ),
         EndedBy::Cancelled => "was interrupted".to_owned(),
-        EndedBy::Crashed => {
-            format!(
-                "was ended by {}",
-                outcome.signal.as_deref().unwrap_or("a signal")
-            )
-        }
+        EndedBy::Crashed => match &outcome.signal {
+            Some(signal) => format!("was killed by signal {signal}"),
+            None => "was killed by a signal".to_owned(),
+        },
         EndedBy::RuntimeLost => "was lost with its sandbox".to_owned(),
-    };
-    say(&format!("mcp-forge: the program {why}"));
+    })
+}
+
+/// A size as in `512 MiB`.
+fn in_words(bytes: u64) -> String {
+    let size = format_byte_size(bytes);
+    match size.strip_suffix(['k', 'm', 'g', 't']) {
+        Some(number) => format!("{number} {}iB", size[number.len()..].to_ascii_uppercase()),
+        None => format!("{size} bytes"),
+    }
 }
 
 fn refuse(refusal: &Refusal) {
     say(&format!("mcp-forge: {}", refusal.message));
-    say(&format!("  hint: {}", refusal.hint));
+    let hint = match (refusal.field.as_deref(), &refusal.allowed) {
+        (Some(field @ ("timeout" | "memory" | "cpu_quota")), Some(allowed)) => {
+            &format!("give --{} as {allowed}", field.replace('_', "-"))
+        }
+        _ => &refusal.hint,
+    };
+    say(&format!("  hint: {hint}"));
 }
 
 /// Exit statuses as timeout(1) and shells give them.
@@ -262,6 +387,17 @@ fn signal_status(name: &str) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_have_a_unit() {
+        for (bytes, words) in [
+            (512 << 20, "512 MiB"),
+            (3 << 30, "3 GiB"),
+            (1000, "1000 bytes"),
+        ] {
+            assert_eq!(in_words(bytes), words);
+        }
+    }
 
     #[test]
     fn signals_become_shell_statuses() {

@@ -1,5 +1,6 @@
 //! The audit log of real runs.
 
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
@@ -130,16 +131,34 @@ fn nothing_runs_where_nothing_can_be_recorded() {
         return;
     };
     let given = home.file("in-the-way", "");
-    let mut command = home.command();
-    command
-        .env("MCP_FORGE_AUDIT__PATH", given.join("audit.jsonl"))
-        .args(["run", "-c", "print(1)"]);
-    let finished = finish(command, b"");
-    assert_eq!(
-        (finished.code(), finished.stdout.as_str()),
-        (125, ""),
-        "{finished:?}"
-    );
-    assert!(finished.stderr.contains("audit log"), "{finished:?}");
+    let open = home.file("open.jsonl", "");
+    std::fs::set_permissions(&open, Permissions::from_mode(0o666)).unwrap();
+    let link = given.with_file_name("link.jsonl");
+    std::os::unix::fs::symlink(&given, &link).unwrap();
+    let fifo = given.with_file_name("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for (path, why) in [
+        (given.join("audit.jsonl"), "name a file in a directory"),
+        (open, "others may write the file (mode 0666)"),
+        (link, "name a regular file, by its real path"),
+        (fifo, "name a regular file, by its real path"),
+        ("/dev/null".into(), "name a regular file, by its real path"),
+    ] {
+        let mut command = home.command();
+        command
+            .env("MCP_FORGE_AUDIT__PATH", &path)
+            .args(["run", "-c", "print(1)"]);
+        let finished = finish(command, b"");
+        assert_eq!(
+            (finished.code(), finished.stdout.as_str()),
+            (125, ""),
+            "{finished:?}"
+        );
+        let path = path.to_str().unwrap();
+        let told = format!("mcp-forge: audit log {path}: ");
+        assert!(finished.stderr.starts_with(&told), "{finished:?}");
+        assert!(finished.stderr.contains(why), "{finished:?}");
+        assert_eq!(finished.stderr.matches(path).count(), 1, "{finished:?}");
+    }
     home.expect_nothing_left();
 }

@@ -1,10 +1,13 @@
 //! What a client may send wrong: a tool error that says which argument, why, and what to do; and
 //! nothing is started.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
 use serde_json::{Value, json};
 
 use crate::client::Server;
-use crate::home::Home;
+use crate::home::{Home, finish};
 
 #[test]
 fn bad_arguments_are_tool_errors_and_start_nothing() {
@@ -211,4 +214,78 @@ fn what_is_no_call_is_a_protocol_error() {
     }
     assert_eq!(server.call(json!({"code": "6*7"}))["result"], 42);
     server.close();
+}
+
+#[test]
+fn a_configuration_that_cannot_be_used_is_told_and_starts_nothing() {
+    let Some(home) = Home::for_root("bad configurations") else {
+        return;
+    };
+    let file = home.file("forge.yaml", "execution:\n  pids: many\n");
+    let fifo = file.with_file_name("fifo.yaml");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let text = |path: &std::path::Path| path.to_str().unwrap().as_bytes().to_vec();
+    let config = "MCP_FORGE_CONFIG";
+    for (name, value, told) in [
+        (
+            config,
+            text(&file),
+            "forge.yaml:2: execution.pids is \"many\", must be 8..=32768",
+        ),
+        (
+            config,
+            text(&fifo),
+            "it is a named pipe, must be a regular file",
+        ),
+        (
+            config,
+            text(home.path()),
+            "must end in .yaml, .yml or .toml",
+        ),
+        (
+            "MCP_FORGE_EXECUTION",
+            b"3g".to_vec(),
+            "execution is a section",
+        ),
+        (
+            "MCP_FORGE_AUDIT_PATH",
+            b"/a".to_vec(),
+            "did you mean MCP_FORGE_AUDIT__PATH?",
+        ),
+        (
+            "MCP_FORGE_EXECUTION__PIDS",
+            b"\xff".to_vec(),
+            "PIDS: its value is not UTF-8",
+        ),
+        (
+            "MCP_FORGE_AUDIT__PATH",
+            b"a.jsonl".to_vec(),
+            "must be an absolute path",
+        ),
+    ] {
+        for arguments in [&["run", "-c", "print(1)"][..], &["serve"], &["doctor"]] {
+            let mut command = home.command();
+            command.args(arguments);
+            command.env(name, OsString::from_vec(value.clone()));
+            let finished = finish(command, b"");
+            let (code, stdout) = (finished.code(), finished.stdout.as_str());
+            assert_eq!((code, stdout), (125, ""), "{name}: {finished:?}");
+            assert!(finished.stderr.starts_with("mcp-forge: "), "{finished:?}");
+            assert!(finished.stderr.contains(told), "{name}: {finished:?}");
+            assert_eq!(finished.stderr.lines().count(), 1, "{finished:?}");
+        }
+    }
+    assert_eq!(home.audit(), [] as [Value; 0]);
+
+    // What is not ours may be anything.
+    let mut command = home.command();
+    command.args(["run", "-c", "6*7"]);
+    command.env("OTHER", OsString::from_vec(b"\xff".to_vec()));
+    command.env(OsString::from_vec(b"\xff".to_vec()), "1");
+    let finished = finish(command, b"");
+    assert_eq!(
+        (finished.stdout.as_str(), finished.stderr.as_str()),
+        ("42\n", "")
+    );
+    home.expect_nothing_left();
 }

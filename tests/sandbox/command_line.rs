@@ -1,10 +1,12 @@
 //! `mcp-forge run`, as a person and as a script use it.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::home::{Home, finish};
+use crate::home::{BINARY, Finished, Home, finish};
 
 /// The version that the host's interpreter tells, which is what the sandbox shows.
 fn python_version() -> String {
@@ -112,22 +114,33 @@ fn the_exit_status_tells_how_it_ended() {
         (
             &["--timeout", "1", "-c", "while True: pass"],
             124,
-            "time limit of 1 s",
+            "time limit of 1 s reached",
         ),
         (
             &["--memory", "64m", "-c", "bytearray(512 << 20)"],
             137,
-            "memory limit of 64m",
+            "memory limit of 64 MiB reached",
         ),
         (
             &["-c", "import ctypes; ctypes.string_at(0)"],
             139,
-            "SIGSEGV",
+            "killed by signal SIGSEGV",
         ),
         (
             &["-c", "import os; os.kill(os.getpid(), 15)"],
             143,
-            "SIGTERM",
+            "killed by signal SIGTERM",
+        ),
+        // 137 as well, and not for the memory.
+        (
+            &["-c", "import os; os.kill(os.getpid(), 9)"],
+            137,
+            "killed by signal SIGKILL",
+        ),
+        (
+            &["-c", "import sys; sys.exit(137)"],
+            137,
+            "the program exited with status 137",
         ),
         // What mcp-forge itself does not do, and why.
         (&["--memory", "1x", "-c", "1"], 125, "1x"),
@@ -136,9 +149,49 @@ fn the_exit_status_tells_how_it_ended() {
             125,
             "exceeds the maximum of 2g",
         ),
-        (&["--timeout", "0", "-c", "1"], 125, "timeout"),
-        (&["--language", "cobol", "-c", "1"], 125, "cobol"),
-        (&["--runtime", "podman", "-c", "1"], 125, "podman"),
+        (&["--timeout", "0", "-c", "1"], 125, "1..=1800 seconds"),
+        (
+            &["--timeout", "1801", "-c", "1"],
+            125,
+            "give --timeout as 1..=1800 seconds",
+        ),
+        (
+            &["--timeout", "1.5", "-c", "1"],
+            125,
+            "--timeout is \"1.5\", must be 1..=1800 whole seconds",
+        ),
+        (
+            &["--timeout", "-1", "-c", "1"],
+            125,
+            "1..=1800 whole seconds",
+        ),
+        (
+            &["--cpu-quota", "half", "-c", "1"],
+            125,
+            "--cpu-quota is \"half\", must be 1000..=100000 µs per 100 ms",
+        ),
+        (
+            &["--cpu-quota", "999", "-c", "1"],
+            125,
+            "give --cpu-quota as 1000..=100000 µs per 100 ms",
+        ),
+        (
+            &["--memory", "15m", "-c", "1"],
+            125,
+            "give --memory as 16m..=2g",
+        ),
+        (&["--bogus", "-c", "1"], 125, "--bogus"),
+        (&[], 125, "(-c CODE), its file (FILE), or - to"),
+        (
+            &["--language", "cobol", "-c", "1"],
+            125,
+            "cobol is not available in this version, which runs python",
+        ),
+        (
+            &["--runtime", "warp", "-c", "1"],
+            125,
+            "unknown runtime \"warp\" (--runtime)",
+        ),
         (&["no-such-file.py"], 125, "no-such-file.py"),
         (&["-c", ""], 125, "code is empty"),
     ] {
@@ -149,8 +202,94 @@ fn the_exit_status_tells_how_it_ended() {
             "{arguments:?}: {finished:?}"
         );
         assert_eq!(finished.stdout, "", "{arguments:?}");
+        let ours = finished.stderr.matches("mcp-forge: the program").count();
+        assert!(ours <= 1, "{arguments:?}: {finished:?}");
     }
     home.expect_nothing_left();
+}
+
+/// `mcp-forge run -c CODE` in a shell, with what follows on its command line.
+fn in_shell(home: &Home, options: &str, code: &str, rest: &str) -> Finished {
+    let mut command = Command::new("/bin/bash");
+    home.furnish(&mut command);
+    let line = format!("set -o pipefail; \"$0\" {options} run -c \"$1\" {rest}");
+    command.args(["-c", &line, BINARY, code]);
+    finish(command, b"")
+}
+
+#[test]
+fn output_that_cannot_be_written_is_told() {
+    let Some(home) = Home::for_root("standard output of mcp-forge run that cannot be written")
+    else {
+        return;
+    };
+    let full = "mcp-forge: cannot write the output: No space left on device (os error 28)\n";
+    let closed = "mcp-forge: cannot write the output: Bad file descriptor (os error 9)\n";
+    let endless = "while True: print('x' * 1000)";
+    for (code, rest, status, stderr) in [
+        ("print(1)", ">/dev/full", 125, full),
+        ("6*7", ">/dev/full", 125, full),
+        ("1", "--json >/dev/full", 125, full),
+        (endless, ">/dev/full", 125, full),
+        ("print(1)", ">&-", 125, closed),
+        ("6*7", ">&-", 125, closed),
+        ("1", "--json >&-", 125, closed),
+        // There is nothing to write.
+        ("pass", ">&-", 0, ""),
+        ("pass", ">/dev/full", 0, ""),
+        // A filter whose reader is gone says nothing.
+        (
+            "import time; print(1, flush=True); time.sleep(1); print(2)",
+            "| true",
+            141,
+            "",
+        ),
+        ("import time; time.sleep(1); 6*7", "| true", 141, ""),
+        ("import time; time.sleep(1)", "--json | true", 141, ""),
+        (endless, "| head -c 1 >/dev/null", 141, ""),
+        // Nobody can be told, and nothing panics.
+        (
+            "import sys; print(1, file=sys.stderr)",
+            "2>/dev/full",
+            125,
+            "",
+        ),
+        ("import sys; sys.exit(3)", "2>/dev/full", 3, ""),
+        ("1/0", "2>/dev/full", 1, ""),
+        ("1/0", "2>&-", 1, ""),
+        ("1/0", ">&- 2>&-", 1, ""),
+    ] {
+        let finished = in_shell(&home, "", code, rest);
+        assert_eq!(finished.code(), status, "{code} {rest}: {finished:?}");
+        assert_eq!(finished.stderr, stderr, "{code} {rest}");
+    }
+    let logged = in_shell(&home, "--log-level trace", "6*7", "2>/dev/full");
+    assert_eq!((logged.code(), logged.stdout.as_str()), (0, "42\n"));
+    for closed in ["2>&-", ">/dev/full", ">&-"] {
+        let mut command = Command::new("/bin/bash");
+        home.furnish(&mut command);
+        command.args(["-c", &format!("\"$0\" doctor {closed}"), BINARY]);
+        let finished = finish(command, b"");
+        let status = if closed == "2>&-" { 0 } else { 125 };
+        assert_eq!(finished.code(), status, "{closed}: {finished:?}");
+    }
+    home.expect_nothing_left();
+}
+
+#[test]
+fn help_names_what_there_is() {
+    let Some(home) = Home::for_root("the help") else {
+        return;
+    };
+    for arguments in [&["--help"][..], &["run", "--help"], &["doctor", "--help"]] {
+        let mut command = home.command();
+        command.args(arguments);
+        let help = finish(command, b"");
+        assert_eq!(help.code(), 0, "{help:?}");
+        for later in ["podman", "docker", " R ", "[python, r]"] {
+            assert!(!help.stdout.contains(later), "{later}: {}", help.stdout);
+        }
+    }
 }
 
 #[test]
@@ -208,7 +347,16 @@ fn programs_and_their_input_come_from_files_and_pipes() {
         refused.stderr.contains("EOFError: no standard input"),
         "{refused:?}"
     );
+    assert!(
+        refused
+            .stderr
+            .ends_with("or mcp-forge's own with --stdin -\n"),
+        "{refused:?}"
+    );
     assert_eq!(refused.code(), 1);
+    // Who gave some and read more is told nothing that is not so.
+    let read_twice = home.run(&["-c", "input(); input()", "--stdin", data.trim()]);
+    assert!(!read_twice.stderr.contains("--stdin"), "{read_twice:?}");
 }
 
 #[test]
@@ -237,5 +385,47 @@ fn doctor_finds_that_the_main_job_works() {
         finished.stdout.contains("every limit enforced"),
         "{finished:?}"
     );
+    home.expect_nothing_left();
+}
+
+#[test]
+fn doctor_tells_what_is_wrong_where_it_is_wrong() {
+    let Some(home) = Home::for_root("mcp-forge doctor of what does not work") else {
+        return;
+    };
+    let open = home.file("open.jsonl", "");
+    fs::set_permissions(&open, Permissions::from_mode(0o666)).unwrap();
+    let audit = ("MCP_FORGE_AUDIT__PATH", open.to_str().unwrap());
+    let kind = ("MCP_FORGE_RUNTIME__KIND", "warp");
+    for (arguments, variable, name, evidence, remedy) in [
+        (
+            &["--runtime", "docker"][..],
+            None,
+            "runtime",
+            "docker (--runtime)",
+            "mcp-forge doctor --runtime auto",
+        ),
+        (
+            &[],
+            Some(kind),
+            "runtime",
+            "MCP_FORGE_RUNTIME__KIND",
+            "mcp-forge doctor --runtime auto",
+        ),
+        (&[], Some(audit), "audit log", "0666", "chmod 600"),
+    ] {
+        let mut command = home.command();
+        command.arg("doctor").args(arguments).envs(variable);
+        let told = finish(command, b"");
+        assert_eq!((told.code(), told.stderr.as_str()), (1, ""), "{told:?}");
+        let mut lines = told.stdout.lines().skip_while(|l| !l.starts_with("FAILED"));
+        let failed = lines.next().unwrap();
+        assert!(failed.starts_with(&format!("FAILED   {name}")), "{told:?}");
+        assert!(failed.contains(evidence), "{told:?}");
+        let mend = lines.next().unwrap();
+        assert!(mend.contains("-> ") && mend.contains(remedy), "{told:?}");
+        // It is told once.
+        assert_eq!(lines.next(), None, "{told:?}");
+    }
     home.expect_nothing_left();
 }

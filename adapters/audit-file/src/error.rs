@@ -14,6 +14,14 @@ pub(crate) enum FileAuditError {
     Open { source: io::Error },
     #[error("not a regular file, or a symbolic link")]
     NotRegular,
+    #[error("the file has other names too (hard links)")]
+    Linked,
+    #[error("the file belongs to user {owner}, and mcp-forge runs as user {own}")]
+    Foreign { owner: u32, own: u32 },
+    #[error("others may write the file (mode {mode:04o})")]
+    Writable { mode: u32 },
+    #[error("others may replace the file: its directory belongs to user {owner}, mode {mode:04o}")]
+    Directory { owner: u32, mode: u32 },
     #[error("another process holds the lock")]
     Locked,
     #[error("the file was deleted while it was in use")]
@@ -32,6 +40,22 @@ impl FileAuditError {
     /// The error of the port, with what the operator can do.
     pub(crate) fn into_port(self, path: &Path) -> PortError {
         let (kind, hint) = match &self {
+            Self::Linked => (
+                PortErrorKind::Unsupported,
+                "remove its other names, or name another file",
+            ),
+            Self::Foreign { .. } => (
+                PortErrorKind::Denied,
+                "name another file; what this one holds may be another user's",
+            ),
+            Self::Writable { .. } => (
+                PortErrorKind::Denied,
+                "look whether its entries can be trusted, then `chmod 600` it, or name another file",
+            ),
+            Self::Directory { .. } => (
+                PortErrorKind::Denied,
+                "take the directory over (`chown`, `chmod go-w`), or name a file elsewhere",
+            ),
             Self::Open { source } | Self::Write { source } | Self::Torn { source, .. } => {
                 classify(source)
             }
@@ -68,7 +92,10 @@ fn classify(error: &io::Error) -> (PortErrorKind, &'static str) {
             PortErrorKind::Denied,
             "give mcp-forge write access to the audit log and its directory",
         ),
-        io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
+        // A file in the place of its directory, or the other way round.
+        io::ErrorKind::NotADirectory
+        | io::ErrorKind::IsADirectory
+        | io::ErrorKind::AlreadyExists => {
             (PortErrorKind::Unsupported, "name a file in a directory")
         }
         _ => (

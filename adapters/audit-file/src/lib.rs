@@ -11,9 +11,9 @@ mod append;
 mod entry;
 mod error;
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +22,8 @@ use async_trait::async_trait;
 use mcp_forge_ports::PortError;
 use mcp_forge_ports::driven::AuditLog;
 use mcp_forge_ports::vocabulary::AuditEvent;
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags, Stat};
+use rustix::io::Errno;
 use tokio::sync::Mutex;
 
 pub use entry::MAX_LINE_BYTES;
@@ -30,6 +31,9 @@ use error::FileAuditError;
 
 /// Longest wait for other processes that write the same file.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
+
+/// Mode bits with which group or others may write.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// An audit log in a file. Clones write to the same one.
 ///
@@ -42,13 +46,15 @@ pub struct FileAuditLog {
 
 impl FileAuditLog {
     /// Opens the log at `path` for appending. A file that is missing is created with mode 0600,
-    /// and directories that are missing with mode 0700. Blocks for as long as the file system does.
+    /// and directories that are missing with mode 0700. A file that others may read is made 0600.
+    /// Blocks for as long as the file system does.
     ///
     /// # Errors
     ///
-    /// `Unsupported` when `path` leads to something other than a regular file or is itself a
-    /// symbolic link; `Denied` when the operating system refuses; `LimitExceeded` when the file
-    /// system is full; otherwise `Internal`.
+    /// `Unsupported` when `path` leads to something other than a regular file, is itself a symbolic
+    /// link or one of several names of the file; `Denied` when the operating system refuses, and
+    /// when the file is another user's or somebody else may write it or replace it in its
+    /// directory; `LimitExceeded` when the file system is full; otherwise `Internal`.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, PortError> {
         let path = path.into();
         open(&path)
@@ -64,32 +70,81 @@ impl FileAuditLog {
     }
 }
 
+/// Opens the file through its directory, so that what was checked of the directory is true of the
+/// one that the file is in.
 fn open(path: &Path) -> Result<File, FileAuditError> {
     let failed = |source| FileAuditError::Open { source };
-    if let Some(parent) = path.parent() {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(parent)
-            .map_err(failed)?;
-    }
-    // Without NONBLOCK a named pipe would hold up the start. It means nothing to a regular file.
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = OpenOptions::new()
-        .read(true)
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .custom_flags(flags.bits().cast_signed())
-        .open(path)
-        .map_err(|source| match rustix::io::Errno::from_io_error(&source) {
-            Some(rustix::io::Errno::LOOP) => FileAuditError::NotRegular,
-            _ => failed(source),
+    let errno = |errno: Errno| failed(errno.into());
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(errno(Errno::ISDIR));
+    };
+    // The parent of a bare name is empty.
+    let parent = if parent.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        parent
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(parent)
+        .map_err(failed)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(parent, flags, Mode::empty()).map_err(errno)?;
+    check_directory(&rustix::fs::fstat(&directory).map_err(errno)?)?;
+
+    // NONBLOCK, so that no pipe and no device holds up the start: it means nothing to a regular
+    // file.
+    let flags = OFlags::RDWR
+        | OFlags::APPEND
+        | OFlags::CREATE
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::NOCTTY
+        | OFlags::CLOEXEC;
+    let file =
+        rustix::fs::openat(&directory, name, flags, Mode::RUSR | Mode::WUSR).map_err(|error| {
+            match error {
+                // A symbolic link, a socket.
+                Errno::LOOP | Errno::NXIO => FileAuditError::NotRegular,
+                error => errno(error),
+            }
         })?;
-    if !file.metadata().map_err(failed)?.is_file() {
+    let file = File::from(file);
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
         return Err(FileAuditError::NotRegular);
     }
+    if metadata.nlink() > 1 {
+        return Err(FileAuditError::Linked);
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if metadata.uid() != own {
+        let owner = metadata.uid();
+        return Err(FileAuditError::Foreign { owner, own });
+    }
+    let mode = metadata.mode() & 0o777;
+    if mode & OTHERS_WRITE != 0 {
+        return Err(FileAuditError::Writable { mode });
+    }
+    if mode != 0o600 {
+        // Others could read it.
+        let mode = Permissions::from_mode(0o600);
+        file.set_permissions(mode).map_err(failed)?;
+    }
     Ok(file)
+}
+
+/// Whoever writes the directory can put another file in the place of this one.
+fn check_directory(stat: &Stat) -> Result<(), FileAuditError> {
+    let own = rustix::process::geteuid().as_raw();
+    let mode = stat.st_mode & 0o7777;
+    let sticky = mode & 0o1000 != 0;
+    if (mode & OTHERS_WRITE != 0 && !sticky) || ![0, own].contains(&stat.st_uid) {
+        let owner = stat.st_uid;
+        return Err(FileAuditError::Directory { owner, mode });
+    }
+    Ok(())
 }
 
 #[async_trait]

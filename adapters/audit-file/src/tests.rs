@@ -297,35 +297,118 @@ async fn a_deleted_file_is_told() {
     assert_eq!(lines(&path).len(), 1);
 }
 
+/// What opening the file says.
+fn refused(path: &Path) -> (PortErrorKind, String) {
+    let error = FileAuditLog::open(path).unwrap_err();
+    (error.kind, error.chain())
+}
+
 #[test]
 fn only_regular_files_by_their_real_path_are_taken() {
     let directory = tempfile::tempdir().unwrap();
-    let real = directory.path().join("real");
-    fs::write(&real, "").unwrap();
-    let link = directory.path().join("link");
-    symlink(&real, &link).unwrap();
-    for path in [
-        link.as_path(),
-        Path::new("/dev/null"),
-        directory.path(),
-        &real.join("below"),
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("real"), "").unwrap();
+    symlink(path("real"), path("link")).unwrap();
+    symlink(path("nowhere"), path("dangling")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+    let fifo = Command::new("mkfifo").arg(path("fifo")).status().unwrap();
+    assert!(fifo.success());
+    for special in [
+        path("link"),
+        path("dangling"),
+        path("socket"),
+        path("fifo"),
+        "/dev/null".into(),
     ] {
-        let error = FileAuditLog::open(path).unwrap_err();
-        let kind = if path.starts_with(&real) {
-            // The parent is no directory.
-            assert_ne!(error.kind, PortErrorKind::NotFound);
-            continue;
-        } else {
-            error.kind
-        };
-        assert_eq!(
-            kind,
-            PortErrorKind::Unsupported,
-            "{}: {}",
-            path.display(),
-            error.chain()
-        );
+        let (kind, told) = refused(&special);
+        assert_eq!(kind, PortErrorKind::Unsupported, "{told}");
+        assert!(told.contains("not a regular file"), "{told}");
     }
+    assert!(!path("nowhere").exists());
+    for no_file in [
+        directory.path(),
+        Path::new("/"),
+        &path("real").join("below"),
+    ] {
+        let (kind, told) = refused(no_file);
+        assert_eq!(kind, PortErrorKind::Unsupported, "{told}");
+    }
+}
+
+#[test]
+fn a_file_with_several_names_is_refused() {
+    let (directory, path, _log) = log();
+    fs::hard_link(&path, directory.path().join("other")).unwrap();
+    let (kind, told) = refused(&path);
+    assert_eq!(kind, PortErrorKind::Unsupported, "{told}");
+    assert!(told.contains("hard links"), "{told}");
+}
+
+#[test]
+fn a_file_that_others_may_write_is_refused_and_one_that_they_may_read_is_closed() {
+    let (_directory, path, _log) = log();
+    for (before, after) in [
+        (0o644, Some(0o600)),
+        (0o640, Some(0o600)),
+        (0o700, Some(0o600)),
+        (0o602, None),
+        (0o660, None),
+        (0o666, None),
+    ] {
+        fs::set_permissions(&path, Permissions::from_mode(before)).unwrap();
+        match after {
+            Some(after) => {
+                FileAuditLog::open(&path).unwrap();
+                assert_eq!(mode(&path), after, "{before:o}");
+            }
+            None => {
+                let (kind, told) = refused(&path);
+                assert_eq!(kind, PortErrorKind::Denied, "{told}");
+                assert!(told.contains("others may write the file"), "{told}");
+                assert_eq!(mode(&path), before);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_directory_in_which_others_may_write_is_refused_unless_it_is_sticky() {
+    let (directory, path, _log) = log();
+    for (mode, taken) in [
+        (0o777, false),
+        (0o720, false),
+        (0o1777, true),
+        (0o755, true),
+    ] {
+        fs::set_permissions(directory.path(), Permissions::from_mode(mode)).unwrap();
+        if taken {
+            FileAuditLog::open(&path).unwrap();
+        } else {
+            let (kind, told) = refused(&path);
+            assert_eq!(kind, PortErrorKind::Denied, "{told}");
+            assert!(told.contains("others may replace the file"), "{told}");
+        }
+    }
+}
+
+#[test]
+fn what_belongs_to_another_user_is_refused() {
+    let (directory, path, _log) = log();
+    let own = rustix::process::geteuid().as_raw();
+    if own != 0 {
+        let _ = writeln!(io::stderr(), "SKIPPED: only root can give files away");
+        return;
+    }
+    let chown = |path: &Path, owner| std::os::unix::fs::chown(path, Some(owner), None).unwrap();
+    chown(&path, 12345);
+    let (kind, told) = refused(&path);
+    assert_eq!(kind, PortErrorKind::Denied, "{told}");
+    assert!(told.contains("belongs to user 12345"), "{told}");
+    chown(&path, own);
+    chown(directory.path(), 12345);
+    let (kind, told) = refused(&path);
+    assert_eq!(kind, PortErrorKind::Denied, "{told}");
+    assert!(told.contains("others may replace the file"), "{told}");
 }
 
 #[tokio::test]
@@ -357,6 +440,22 @@ fn every_failure_names_the_file_and_a_remedy() {
             PortErrorKind::Denied,
         ),
         (FileAuditError::NotRegular, PortErrorKind::Unsupported),
+        (FileAuditError::Linked, PortErrorKind::Unsupported),
+        (
+            FileAuditError::Foreign { owner: 1, own: 0 },
+            PortErrorKind::Denied,
+        ),
+        (
+            FileAuditError::Writable { mode: 0o666 },
+            PortErrorKind::Denied,
+        ),
+        (
+            FileAuditError::Directory {
+                owner: 1,
+                mode: 0o777,
+            },
+            PortErrorKind::Denied,
+        ),
         (FileAuditError::Locked, PortErrorKind::TimedOut),
         (FileAuditError::Deleted, PortErrorKind::NotFound),
         (
@@ -374,7 +473,12 @@ fn every_failure_names_the_file_and_a_remedy() {
     ] {
         let error = error.into_port(Path::new("/var/a.jsonl"));
         assert_eq!(error.kind, kind, "{}", error.chain());
-        assert!(error.context.contains("/var/a.jsonl"));
+        assert_eq!(
+            error.chain().matches("/var/a.jsonl").count(),
+            1,
+            "{}",
+            error.chain()
+        );
         assert!(error.hint.is_some() && error.source.is_some());
     }
 }

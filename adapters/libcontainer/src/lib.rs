@@ -35,3 +35,8 @@ pub const HELPER_ARGUMENT: &str = "__nursery";
 pub fn helper_main(placed: &[Placed]) -> i32 {
     warden::main(placed)
 }
+
+/// Whether this program was started without standard output, where /dev/null is by now.
+pub fn stdout_was_closed() -> bool {
+    sys::stdout_was_closed()
+}

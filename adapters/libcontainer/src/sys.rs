@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::libc;
 use nix::sys::signal::{SigHandler, Signal};
@@ -242,3 +243,24 @@ pub(crate) fn is_marked(path: &Path, attribute: &CStr) -> bool {
     };
     length == 1 && value == *b"1"
 }
+
+/// Set before `main`, where standard output is not open.
+static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the program was started without standard output. Rust opens /dev/null in its place
+/// before `main`, so this is seen earlier, by a constructor of the program.
+pub(crate) fn stdout_was_closed() -> bool {
+    STDOUT_CLOSED.load(Ordering::Relaxed)
+}
+
+extern "C" fn see_stdout() {
+    // SAFETY: fcntl with F_GETFD has no memory effects and needs nothing of Rust's runtime.
+    let closed = unsafe { libc::fcntl(1, libc::F_GETFD) } < 0;
+    STDOUT_CLOSED.store(closed, Ordering::Relaxed);
+}
+
+// SAFETY: the section holds pointers to functions that the C library calls before `main`;
+// `see_stdout` takes no arguments of those that it is given and returns nothing.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static SEE_STDOUT: extern "C" fn() = see_stdout;

@@ -1,0 +1,364 @@
+//! What a file and the environment may say, and what is told of what they may not.
+
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+
+use super::*;
+
+fn from(name: &str, text: &str, environment: &[(&str, &str)]) -> anyhow::Result<Settings> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join(name);
+    fs::write(&file, text)?;
+    let environment = environment.iter().map(|(k, v)| (k.into(), v.into()));
+    Settings::read(Some(&file), environment)
+        // The directory has another name each time.
+        .map_err(|e| anyhow!(format!("{e:#}").replace(&format!("{}/", dir.path().display()), "")))
+}
+
+#[track_caller]
+fn refused(name: &str, text: &str, environment: &[(&str, &str)]) -> String {
+    from(name, text, environment).unwrap_err().to_string()
+}
+
+#[test]
+fn files_of_both_forms_set_what_they_name_and_default_the_rest() {
+    for (name, text) in [
+        (
+            "f.yaml",
+            "execution:\n  default_memory: 1g\n  concurrency: 2\n  pids:\naudit:\n",
+        ),
+        (
+            "f.yml",
+            "{execution: {default_memory: \"1g\", concurrency: '2'}, audit: {}}",
+        ),
+        (
+            "f.toml",
+            "[execution]\ndefault_memory = '1g'\nconcurrency = 2\n[audit]\n",
+        ),
+        (
+            "f.toml",
+            "\u{feff}execution.default_memory = 1_073_741_824\nexecution.concurrency = 2",
+        ),
+    ] {
+        let policy = from(name, text, &[]).unwrap().policy().unwrap();
+        assert_eq!(policy.limits.default_memory, 1 << 30, "{text}");
+        assert_eq!(policy.concurrency, 2, "{text}");
+        assert_eq!(policy.limits.pids, ExecutionPolicy::default().limits.pids);
+    }
+    for empty in ["", "---\n", "# nothing\n", "null"] {
+        assert_eq!(from("f.yaml", empty, &[]).unwrap(), Settings::default());
+    }
+}
+
+#[test]
+fn the_documented_file_has_every_setting_and_its_default() {
+    let text = include_str!("../../examples/mcp-forge.yaml").replace("# audit:", "audit:");
+    let text = text.replace("#   path:", "  path:");
+    let settings = from("f.yaml", &text, &[]).unwrap();
+    let set: Vec<_> = settings.0.keys().copied().collect();
+    let mut all: Vec<_> = keys().collect();
+    all.sort_unstable();
+    assert_eq!(set, all);
+    assert_eq!(
+        settings.policy().unwrap(),
+        Settings::default().policy().unwrap()
+    );
+}
+
+#[test]
+fn the_environment_overrides_the_file_for_every_key() {
+    let settings = from(
+        "f.yaml",
+        "execution:\n  pids: 10\n  queue: 3\n",
+        &[
+            ("MCP_FORGE_EXECUTION__PIDS", "20"),
+            ("OTHER_EXECUTION__PIDS", "x"),
+        ],
+    )
+    .unwrap();
+    let policy = settings.policy().unwrap();
+    assert_eq!((policy.limits.pids, policy.queue), (20, 3));
+    for key in keys() {
+        let text = match key {
+            RUNTIME => "auto",
+            UNENFORCED => "TRUE",
+            AUDIT => "/a",
+            _ if key.ends_with("quota") => "60000",
+            // Each of them is both a number and a size, and within its range.
+            _ => "2097152",
+        };
+        let set = Settings::read(None, [(variable(key).into(), text.into())]);
+        match set {
+            Ok(set) => assert_eq!(set.0[key].text, text),
+            Err(e) => assert!(e.to_string().starts_with(&variable(key)), "{key}: {e}"),
+        }
+    }
+}
+
+#[test]
+fn a_value_that_is_none_is_told_with_its_place_key_and_range() {
+    for (line, told) in [
+        (
+            "pids: many",
+            "execution.pids is \"many\", must be 8..=32768",
+        ),
+        ("pids: 7", "execution.pids is \"7\", must be 8..=32768"),
+        ("pids: -1", "execution.pids is \"-1\", must be 8..=32768"),
+        (
+            "pids: 1000000000000000000000000000000",
+            "execution.pids is \"1000000000000000000000000000000\", must be 8..=32768",
+        ),
+        (
+            "queue: 1.5",
+            "execution.queue is \"1.5\", must be 0..=65536",
+        ),
+        (
+            "stdout_limit: 0",
+            "execution.stdout_limit is \"0\", must be 1k..=64m",
+        ),
+        (
+            "tmp_size: 1x",
+            "execution.tmp_size is \"1x\", must be 1m..=1t",
+        ),
+        (
+            "output_stop: 1",
+            "execution.output_stop is \"1\", must be 1k..=1t",
+        ),
+        (
+            "default_memory: 15m",
+            "execution.default_memory is \"15m\", must be at least 16m",
+        ),
+        (
+            "max_memory: 99999999999999999999999999999999999999999999999999",
+            "execution.max_memory is \"9999999999999999999999999999999999999999\"…, must be at least 16m",
+        ),
+        (
+            "max_memory: 1000000000000000000000000000000",
+            "execution.max_memory is \"1000000000000000000000000000000\" (larger than any memory), \
+             must be at least 16m",
+        ),
+        (
+            "max_timeout: 0",
+            "execution.max_timeout is \"0\", must be 1..=604800 whole seconds",
+        ),
+        (
+            "max_timeout: 10",
+            "execution.max_timeout is \"10\", must be at least the default, 300 s",
+        ),
+        ("pids: [1]", "a list; every setting has one value"),
+        (
+            "pids: {a: 1}",
+            "execution.pids has keys of its own, must be one value",
+        ),
+        ("pids: *a", "while parsing node, found unknown anchor"),
+    ] {
+        let told_of = refused("f.yaml", &format!("execution:\n\n  {line}\n"), &[]);
+        let first = told_of.lines().next().unwrap();
+        assert_eq!(first, format!("f.yaml:3: {told}"), "{line}");
+    }
+    assert_eq!(
+        refused("f.toml", "[execution]\npids = 0x4\n", &[]),
+        "f.toml:2: execution.pids is \"0x4\", must be 8..=32768"
+    );
+    assert_eq!(
+        refused(
+            "f.yaml",
+            "",
+            &[("MCP_FORGE_EXECUTION__DEFAULT_TIMEOUT", "abc")]
+        )
+        .lines()
+        .next()
+        .unwrap(),
+        "MCP_FORGE_EXECUTION__DEFAULT_TIMEOUT: execution.default_timeout is \"abc\", \
+         must be 1..=604800 whole seconds"
+    );
+    assert_eq!(
+        refused("f.yaml", "security: {accept_unenforced_limits: yes}", &[]),
+        "f.yaml:1: security.accept_unenforced_limits is \"yes\", must be true or false"
+    );
+    assert_eq!(
+        refused("f.yaml", "execution: {default_memory: 4g}", &[]),
+        "execution.max_memory is 2g (not set), must be at least the default, 4g"
+    );
+}
+
+#[test]
+fn what_is_no_setting_is_told_and_what_was_meant() {
+    for (text, told) in [
+        (
+            "execution:\n  max_memroy: 1g",
+            "2: unknown key \"execution.max_memroy\"; did you mean execution.max_memory?",
+        ),
+        (
+            "excution:\n  pids: 9",
+            "1: unknown key \"excution\"; did you mean execution?",
+        ),
+        (
+            "max_memory: 1g",
+            "1: unknown key \"max_memory\"; did you mean execution.max_memory?",
+        ),
+        (
+            "execution:\n  colour: 1g",
+            "2: unknown key \"execution.colour\"",
+        ),
+        (
+            "execution: 3g",
+            "1: execution is a section, it has no value of its own",
+        ),
+        (
+            "execution:\n  pids: 9\n  pids: 9",
+            "3: execution.pids is set a second time",
+        ),
+        ("a: 1\n---\nb: 2", "2: a second document"),
+        ("- a", "1: a list; every setting has one value"),
+        ("execution", "1: no section such as `execution:`"),
+        ("{[a]: 1}", "1: a list; every setting has one value"),
+        (
+            "execution: &a {pids: 9}\nruntime: *a",
+            "2: an alias; write the value out",
+        ),
+    ] {
+        assert_eq!(
+            refused("f.yaml", text, &[]),
+            format!("f.yaml:{told}"),
+            "{text}"
+        );
+    }
+    for (name, told) in [
+        (
+            "EXECUTION",
+            "MCP_FORGE_EXECUTION: execution is a section, set a key of it, such as MCP_FORGE_EXECUTION__DEFAULT_TIMEOUT",
+        ),
+        (
+            "AUDIT_PATH",
+            "unknown environment variable MCP_FORGE_AUDIT_PATH; did you mean MCP_FORGE_AUDIT__PATH?",
+        ),
+        (
+            "MAX_MEMORY",
+            "unknown environment variable MCP_FORGE_MAX_MEMORY; did you mean MCP_FORGE_EXECUTION__MAX_MEMORY?",
+        ),
+        (
+            "EXECUTION__PIDZ",
+            "unknown environment variable MCP_FORGE_EXECUTION__PIDZ; did you mean MCP_FORGE_EXECUTION__PIDS?",
+        ),
+        (
+            "execution__pids",
+            "unknown environment variable MCP_FORGE_execution__pids; did you mean MCP_FORGE_EXECUTION__PIDS?",
+        ),
+        (
+            "COLOUR__DEPTH",
+            "unknown environment variable MCP_FORGE_COLOUR__DEPTH",
+        ),
+    ] {
+        let name = format!("MCP_FORGE_{name}");
+        assert_eq!(refused("f.yaml", "", &[(&name, "3g")]), told);
+    }
+    // The file's own, and those of tests and scripts.
+    for name in [
+        "CONFIG",
+        "TEST_PYTHON",
+        "CI_CACHE",
+        "VM_ONLY",
+        "TEST_WITHOUT_LIBRARIES",
+    ] {
+        from("f.yaml", "", &[(&format!("MCP_FORGE_{name}"), "x")]).unwrap();
+    }
+}
+
+#[test]
+fn variables_that_are_not_utf_8_are_told_when_they_are_ours() {
+    let bad = |text: &[u8]| OsString::from_vec(text.to_vec());
+    let read = |name: OsString, value: OsString| Settings::read(None, [(name, value)]);
+    for (name, value) in [
+        (&b"OTHER"[..], &b"\xff"[..]),
+        (b"\xff", b"1"),
+        (b"MCP_FORGE_CONFIG", b"\xff"),
+    ] {
+        read(bad(name), bad(value)).unwrap();
+    }
+    for (name, value, told) in [
+        (
+            &b"MCP_FORGE_AUDIT__PATH"[..],
+            &b"/\xff"[..],
+            "MCP_FORGE_AUDIT__PATH: its value is not UTF-8",
+        ),
+        (
+            b"MCP_FORGE_\xff",
+            b"1",
+            "\"MCP_FORGE_\\xFF\": its name is not UTF-8",
+        ),
+    ] {
+        let error = read(bad(name), bad(value)).unwrap_err().to_string();
+        assert_eq!(error, format!("environment variable {told}"));
+    }
+}
+
+#[test]
+fn a_relative_place_of_the_audit_log_is_refused() {
+    for path in ["audit.jsonl", "./a/b", "", "~/audit.jsonl"] {
+        assert_eq!(
+            refused("f.yaml", &format!("audit:\n  path: {path:?}"), &[]),
+            format!("f.yaml:2: audit.path is {path:?}, must be an absolute path")
+        );
+    }
+    let settings = from("f.yaml", "audit: {path: /var/log/a.jsonl}", &[]).unwrap();
+    assert_eq!(
+        settings.audit_path().unwrap(),
+        Path::new("/var/log/a.jsonl")
+    );
+}
+
+#[test]
+fn what_is_no_file_is_told_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let told = |path: &Path| format!("{:#}", Settings::read(Some(path), []).unwrap_err());
+    nix::unistd::mkfifo(&path("fifo.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(path("socket.yaml")).unwrap();
+    fs::create_dir(path("directory.yaml")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", path("device.yaml")).unwrap();
+    fs::write(path("large.yaml"), " ".repeat((1 << 20) + 1)).unwrap();
+    // It takes no space, and would take all memory.
+    let endless = fs::File::create(path("endless.yaml")).unwrap();
+    endless.set_len(1 << 40).unwrap();
+    fs::write(path("latin.yaml"), b"a: \xe9").unwrap();
+    fs::write(path("name.conf"), "").unwrap();
+    for (name, what) in [
+        ("fifo.yaml", "it is a named pipe, must be a regular file"),
+        ("socket.yaml", "it is a socket, must be a regular file"),
+        (
+            "directory.yaml",
+            "it is a directory, must be a regular file",
+        ),
+        ("device.yaml", "it is a device, must be a regular file"),
+        ("large.yaml", "it is larger than 1 MiB"),
+        ("endless.yaml", "it is larger than 1 MiB"),
+        ("latin.yaml", "it is not UTF-8"),
+        ("none.yaml", "No such file"),
+        ("name.conf", "its name must end in .yaml, .yml or .toml"),
+    ] {
+        let told = told(&path(name));
+        let wanted = format!("configuration file {}: {what}", path(name).display());
+        assert!(told.starts_with(&wanted), "{told}");
+    }
+}
+
+#[test]
+fn deep_and_broken_files_are_errors() {
+    let deep = ["[", "{a: ", "- ", "? ", "a:\n  "].map(|one| one.repeat(100_000));
+    for text in deep
+        .iter()
+        .map(String::as_str)
+        .chain(["a: \"", "a: b: c", "a:\n - b\n  c"])
+    {
+        for name in ["f.yaml", "f.toml"] {
+            let told = from(name, text, &[])
+                .expect_err(&text[..5.min(text.len())])
+                .to_string();
+            assert!(
+                told.starts_with(&format!("{name}:")) && told.len() < 500,
+                "{told}"
+            );
+        }
+    }
+}
