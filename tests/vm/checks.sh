@@ -93,6 +93,12 @@ root_namespace() {
         'umount /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && "$@"' bash "$@"
 }
 user_scope() { user ann timeout 120 systemd-run --quiet --user --scope -p Delegate=yes "$@"; }
+# Marked as delegated by its user.
+user_marked_scope() {
+    user_scope bash -c 'python3 -c "import os
+group = open(\"/proc/self/cgroup\").read().strip().split(\":\", 2)[2]
+os.setxattr(\"/sys/fs/cgroup\" + group, \"user.delegate\", b\"1\")" && exec "$@"' bash "$@"
+}
 user_service() { user ann timeout 120 systemd-run --quiet --user --pipe --wait -p Delegate=yes "$@"; }
 user_plain() { user ann timeout 120 "$@"; }
 user_undelegated_scope() { user ann timeout 120 systemd-run --quiet --user --scope "$@"; }
@@ -360,11 +366,22 @@ weak() {
 # A unit that is not delegated, beside one that is, has every controller, and it is its user's. But
 # systemd ends it when a sandbox in it is killed for its memory.
 neighbour() {
+    local way
     user ann systemd-run --quiet --user --unit=neighbour -p Delegate=yes sleep 300
     check "a scope has every controller" user_undelegated_scope bash -c \
         'grep -w cpu /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/cgroup.controllers'
     weak user_undelegated_scope
     check "a service is refused too" refuses user_undelegated_service
+    for way in scope service; do
+        check "of a $way the reason is that it is not delegated" grep 'the control group is not delegated' \
+            $scratch/refuse-user_undelegated_$way.err
+    done
+    chmod o-x /usr/bin/systemctl
+    check "a delegated scope is refused when the manager cannot be asked" refuses user_scope
+    check "that is the reason then" grep 'systemctl does not tell' $scratch/refuse-user_scope.err
+    run_json user_marked_scope $scratch/marked -c '6*7'
+    check "unless its user marked it" both $scratch/marked 'r["result"] == 42'
+    chmod o+x /usr/bin/systemctl
     user ann systemctl --user stop neighbour.service
 }
 

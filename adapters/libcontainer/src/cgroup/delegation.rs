@@ -4,8 +4,12 @@
 //! nursery's business. `docs/cgroup-v2.md` tells what was tried.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{
     PREFIX, SERVER, Tree, V1_CONTROLLERS, V1_ROOT, V2_CONTROLLERS, enable_v2, is_unified,
@@ -97,6 +101,8 @@ fn delegate_v2(name: &str, owner: u32, server: u32) -> Result<Tree, String> {
 const REMEDY: &str = "start mcp-forge in a delegated control group of its own: \
                       `systemd-run --user --scope -p Delegate=yes mcp-forge serve`";
 
+const NOT_DELEGATED: &str = "the control group is not delegated";
+
 /// The group that the subtree belongs in and those above it, nearest first.
 pub(super) fn bases_v2() -> Vec<PathBuf> {
     let mine = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -128,7 +134,10 @@ fn hand_down(base: &Path, server: u32) -> Result<(), String> {
         return Ok(());
     }
     let root = nix::unistd::geteuid().is_root();
-    let not_delegated = |e: io::Error| format!("the control group is not delegated ({e})");
+    if !root && !is_marked(base) {
+        ask_manager(base)?;
+    }
+    let not_delegated = |e: io::Error| format!("{NOT_DELEGATED} ({e})");
     let ours = [std::process::id(), server];
     let clear = |members: &[u32]| {
         let strangers = members.iter().any(|pid| !ours.contains(pid));
@@ -137,7 +146,7 @@ fn hand_down(base: &Path, server: u32) -> Result<(), String> {
         } else if strangers {
             Err("other processes share the control group".to_owned())
         } else {
-            Err("the control group is not delegated".to_owned())
+            Err(NOT_DELEGATED.to_owned())
         }
     };
     clear(&members(base).map_err(not_delegated)?)?;
@@ -208,9 +217,6 @@ fn may_rearrange(group: &Path) -> bool {
     let user = nix::unistd::geteuid();
     let given = !user.is_root()
         && fs::metadata(group.join("cgroup.procs")).is_ok_and(|file| file.uid() == user.as_raw());
-    let marked = [c"user.delegate", c"trusted.delegate"]
-        .iter()
-        .any(|mark| sys::is_marked(group, mark));
     let whole = group == Path::new(V1_ROOT) && inner(group);
     let untouched = || {
         fs::read_dir(group).is_ok_and(|entries| {
@@ -225,7 +231,79 @@ fn may_rearrange(group: &Path) -> bool {
                 })
         })
     };
-    (given || marked || whole) && untouched()
+    (given || is_marked(group) || whole) && untouched()
+}
+
+/// Whether the system's manager marked a group as delegated.
+fn is_marked(group: &Path) -> bool {
+    [c"user.delegate", c"trusted.delegate"]
+        .iter()
+        .any(|mark| sys::is_marked(group, mark))
+}
+
+/// How long the user's manager may take to answer, in milliseconds. It takes a small part of what
+/// the start takes, but to refuse a delegated group because the host is busy would be worse.
+const PATIENCE: u16 = 10_000;
+
+/// Refuses a group that the user's service manager keeps for itself.
+///
+/// The groups of all its units belong to the user, and it marks none (`cgroup_xattr_apply` of
+/// systemd), so that only the manager can tell which are delegated. No answer is a refusal:
+/// a unit that is not delegated ends as a whole when a sandbox is killed in it.
+fn ask_manager(group: &Path) -> Result<(), String> {
+    let user = nix::unistd::geteuid().as_raw();
+    let Some(unit) = unit_of_user(group, user) else {
+        return Ok(());
+    };
+    let mut show = Command::new("systemctl");
+    show.env_clear()
+        .env("PATH", "/usr/bin:/bin:/run/current-system/sw/bin")
+        .env("XDG_RUNTIME_DIR", format!("/run/user/{user}"))
+        .args(["--user", "show", "--property=Delegate", "--value", "--"])
+        .arg(unit);
+    match answer(&mut show, PATIENCE) {
+        Ok(told) if told == "yes" => Ok(()),
+        Ok(told) if told == "no" => Err(NOT_DELEGATED.to_owned()),
+        other => {
+            let why = other.map_or_else(|e| e.to_string(), |told| format!("it says {told:?}"));
+            Err(format!(
+                "systemctl does not tell whether the control group is delegated ({why})"
+            ))
+        }
+    }
+}
+
+/// The unit of the user's service manager that a group belongs to.
+fn unit_of_user(group: &Path, user: u32) -> Option<&str> {
+    let manager = format!("user@{user}.service");
+    let names: Vec<&str> = group.iter().filter_map(|name| name.to_str()).collect();
+    names.contains(&manager.as_str()).then_some(())?;
+    let unit = names
+        .into_iter()
+        .rfind(|name| name.ends_with(".service") || name.ends_with(".scope"))?;
+    // systemd puts it before names that the kernel might take for its own.
+    Some(unit.strip_prefix('_').unwrap_or(unit))
+}
+
+/// What a command prints at first, which is killed when it has, or when it takes too long.
+fn answer(command: &mut Command, patience: u16) -> io::Result<String> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut told = [0; 64];
+    let length = child.stdout.take().map_or(Ok(0), |mut output| {
+        let mut ready = [PollFd::new(output.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut ready, PollTimeout::from(patience))? {
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            _ => output.read(&mut told),
+        }
+    });
+    let _ = child.kill();
+    child.wait()?;
+    let told = told.get(..length?).unwrap_or_default();
+    Ok(String::from_utf8_lossy(told).trim().to_owned())
 }
 
 /// Gives the directory and the files that its owner needs to make and fill groups below it.
@@ -243,4 +321,50 @@ fn give(dir: &Path, owner: u32) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MANAGER: &str = "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service";
+
+    #[test]
+    fn the_unit_of_the_users_manager_is_the_innermost() {
+        let unit = |below: &str| {
+            unit_of_user(&Path::new(MANAGER).join(below), 1000).map(ToOwned::to_owned)
+        };
+        let app = |unit: &str| Some(unit.to_owned());
+        assert_eq!(unit("app.slice/run-r1.scope"), app("run-r1.scope"));
+        assert_eq!(unit("app.slice/a.service/below/it"), app("a.service"));
+        assert_eq!(unit("app.slice/_cpu.service"), app("cpu.service"));
+        // Of its own service, and so of a slice, the user's manager says that it is not delegated.
+        assert_eq!(unit("app.slice"), app("user@1000.service"));
+    }
+
+    #[test]
+    fn a_group_outside_of_the_users_manager_has_none_of_its_units() {
+        for group in [
+            "/sys/fs/cgroup",
+            "/sys/fs/cgroup/system.slice/forge.service",
+            "/sys/fs/cgroup/user.slice/user-1000.slice/session-1.scope",
+            "/sys/fs/cgroup/user.slice/user-1001.slice/user@1001.service/app.slice/a.service",
+        ] {
+            assert_eq!(unit_of_user(Path::new(group), 1000), None, "{group}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_waited_for_only_so_long() {
+        let shell =
+            |script: &str, patience| answer(Command::new("/bin/sh").args(["-c", script]), patience);
+        assert_eq!(
+            shell("sleep 0.1; echo yes; exec sleep 60", 30_000).unwrap(),
+            "yes"
+        );
+        assert_eq!(shell("echo broken >&2; exit 1", 30_000).unwrap(), "");
+        let late = shell("exec sleep 60", 50).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        assert!(answer(&mut Command::new("/no/such/program"), 50).is_err());
+    }
 }
