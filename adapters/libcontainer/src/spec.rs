@@ -19,22 +19,38 @@ use crate::rootfs::FORGE;
 const USER: u32 = 1000;
 
 /// Files of the kernel that tell of the host or act on it, hidden by an empty file or directory.
-/// Those that a kernel lacks are skipped.
-const MASKED: [&str; 14] = [
+/// Those that a kernel lacks are skipped. Whatever writes to `pressure` makes a trigger that the
+/// kernel keeps time for; `boot_id` would tell runs of one host.
+///
+/// What programs fit themselves to stays: `cpuinfo`, `loadavg`, `meminfo`, `stat`, `vmstat`.
+const MASKED: [&str; 27] = [
     "/proc/acpi",
     "/proc/asound",
+    "/proc/bootconfig",
+    "/proc/cmdline",
     "/proc/config.gz",
+    "/proc/diskstats",
     "/proc/interrupts",
+    "/proc/iomem",
+    "/proc/ioports",
     "/proc/kallsyms",
     "/proc/kcore",
     "/proc/key-users",
     "/proc/keys",
+    "/proc/kpagecount",
     "/proc/latency_stats",
+    "/proc/mdstat",
+    "/proc/modules",
+    "/proc/partitions",
+    "/proc/pressure",
     "/proc/sched_debug",
+    "/proc/schedstat",
     "/proc/scsi",
+    "/proc/softirqs",
+    "/proc/swaps",
+    "/proc/sys/kernel/random/boot_id",
     "/proc/timer_list",
     "/proc/timer_stats",
-    "/proc/kpagecount",
 ];
 
 /// Parts of /proc that must not be written, whoever owns them.
