@@ -1,6 +1,7 @@
 //! What a program in a sandbox can see and do. Each refusal is held against the same attempt
 //! outside, where it has to work, and each has to be the very error that the barrier gives.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::client::Server;
 use crate::home::{CANARY, Home, finish};
-use crate::host::note;
+use crate::host::{Process, note};
 use crate::leftovers::RANGE;
 
 pub(crate) const FACTS: &str = include_str!("probes/facts.py");
@@ -80,20 +81,6 @@ fn a_program_is_nobody() {
         some && control["status"]["NoNewPrivs"] == "0",
         "{control:#}"
     );
-    for map in ["uid_map", "gid_map"] {
-        let map: Vec<u32> = texts(&facts[map])
-            .iter()
-            .map(|n| n.parse().unwrap())
-            .collect();
-        let [0, start, count] = map.as_slice() else {
-            panic!("{map:?} is not one range from 0 on")
-        };
-        assert!(
-            RANGE.contains(start) && start + count <= RANGE.end,
-            "{map:?} has ids of the host"
-        );
-    }
-
     // A program that takes its owner's id outside, and none in here.
     if control["set_uid"].is_null() {
         note("INCONCLUSIVE set-user-id: this host has no such program");
@@ -121,6 +108,17 @@ pub(crate) fn expect_nobody(facts: &Value) {
         .chain(CAPABILITIES.map(|set| (set, NO_CAPABILITY)))
     {
         assert_eq!(facts["status"][field], value, "{field}");
+    }
+    // As the nursery numbers its ids, of which the host's are others: its root, and one of this
+    // sandbox's own.
+    for map in ["uid_map", "gid_map"] {
+        let map: Vec<u32> = texts(&facts[map])
+            .iter()
+            .map(|n| n.parse().unwrap())
+            .collect();
+        let [0, 0, 1, 1000, 2..=65_535, 1] = map.as_slice() else {
+            panic!("{map:?} is not the root and one user of the nursery")
+        };
     }
     assert_eq!(facts["core"], json!([0, 0]));
     assert_eq!(facts["nofile"], json!([256, 256]));
@@ -254,6 +252,9 @@ fn a_sandbox_shows_the_system_and_nothing_of_the_host() {
             ));
         }
     }
+    for (name, size) in facts["kept"].as_object().unwrap() {
+        assert!(size.as_u64() > Some(0), "/proc/{name}: {size}");
+    }
     let telling = control["machine"].as_object().unwrap().values();
     assert!(
         telling.filter(|size| size.as_u64() > Some(0)).count() >= 3,
@@ -269,6 +270,8 @@ fn refusal(attempt: &str) -> &'static [&'static str] {
         // Numbers mean other calls there: no answer, an end.
         "x32 getpid" | "int 0x80 getpid" => &["SIGSYS"],
         _ if attempt.starts_with("write /proc/sys") => &["EACCES", "EROFS", "ENOENT"],
+        // Hidden, so there is nothing to open.
+        _ if attempt.starts_with("write /proc/pressure/") => &["ENOENT"],
         _ if attempt.starts_with("write /sys/") || attempt.starts_with("list /sys/") => &["ENOENT"],
         "write /etc/passwd" | "write /usr/bin/env" => &["EACCES", "EROFS"],
         "create in /var/tmp" => &["ENOENT"],
@@ -499,6 +502,69 @@ fn two_sandboxes_do_not_see_each_other() {
     server.notify("notifications/cancelled", json!({"requestId": neighbour}));
     server.expect_rest();
     server.close();
+}
+
+/// Sends descriptors and receives none, until the kernel has enough of it. It counts them for the
+/// user on the host.
+const IN_FLIGHT: &str = "
+import array, errno, os, socket
+mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+def send(count):
+    rights = array.array('i', [0] * count)
+    try: mine.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    except OSError as e: return errno.errorcode[e.errno]
+    return 'sent'
+";
+
+#[test]
+fn what_the_kernel_counts_by_user_is_counted_for_each_sandbox() {
+    let Some(home) = Home::for_root("counts of the kernel by user") else {
+        return;
+    };
+    let mut server = Server::start(&home);
+    let hold = "while (got := send(100)) == 'sent': pass\n\
+                print(got, flush=True)\n\
+                import time; time.sleep(1000)";
+    let neighbour = server.begin_until(&format!("{IN_FLIGHT}{hold}"), "ETOOMANYREFS");
+    let told = server.call(json!({"code": format!("{IN_FLIGHT}[send(100), send(100)]")}));
+    assert_eq!(told["result"], json!(["sent", "sent"]), "{told:#}");
+
+    // And so for whatever else it counts.
+    let another = server.begin_until(
+        "print('here', flush=True)\nimport time; time.sleep(1000)",
+        "here",
+    );
+    let census = home.census();
+    let users: BTreeSet<u32> = census
+        .ours()
+        .filter(|process| census.in_sandbox(process))
+        .map(|process| process.user)
+        .collect();
+    assert_eq!(users.len(), 2, "two sandboxes: {users:?}");
+    for id in [neighbour, another] {
+        server.notify("notifications/cancelled", json!({"requestId": id}));
+    }
+    server.expect_rest();
+    server.close();
+}
+
+#[test]
+fn two_servers_have_no_user_in_common() {
+    let Some(home) = Home::for_root("users of two servers") else {
+        return;
+    };
+    let mut servers = [Server::start(&home), Server::start(&home)];
+    let roots = servers.each_mut().map(|server| {
+        assert_eq!(server.call(json!({"code": "6*7"}))["result"], 42);
+        Process::read(server.helpers().nursery).unwrap().user
+    });
+    assert_ne!(roots[0], roots[1]);
+    assert!(roots.iter().all(|root| RANGE.contains(root)), "{roots:?}");
+    for mut server in servers {
+        server.hang_up();
+        assert!(server.end().0.success());
+    }
+    home.expect_nothing_left();
 }
 
 /// What the neighbours do not find of each other, a program finds of itself; the loopback

@@ -12,8 +12,11 @@ use std::path::{Path, PathBuf};
 
 use crate::host::{Process, processes};
 
-/// The ids that sandboxes have on the host when root makes them.
-pub(crate) const RANGE: Range<u32> = 1_879_048_192..1_879_048_192 + 65_536;
+/// The ids that sandboxes have on the host when root makes them: of these each server has a range.
+pub(crate) const RANGE: Range<u32> = 1_879_048_192..2_147_352_576;
+
+/// How many ids a server has.
+const SERVER_IDS: u32 = 65_536;
 
 /// Files outside of the home that anybody may write, and so could be left.
 const PUBLIC: [&str; 4] = ["/tmp", "/var/tmp", "/dev/shm", "/run"];
@@ -112,8 +115,9 @@ impl Census {
 
     /// In a sandbox, or on the way into one.
     pub(crate) fn in_sandbox(&self, process: &Process) -> bool {
-        // The first id is the root of the nursery, which is nobody's in a sandbox.
-        self.ids.contains(&process.user) && process.user != self.ids.start
+        // The first id of a server is the root of its nursery, which is nobody's in a sandbox.
+        let within = |ids: &Range<u32>| !(process.user - ids.start).is_multiple_of(SERVER_IDS);
+        self.ids.contains(&process.user) && within(&self.ids)
     }
 
     /// A sandbox's process, or one that makes and guards sandboxes.

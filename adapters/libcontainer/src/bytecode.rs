@@ -1,6 +1,6 @@
 //! Compiles the Python runners once, so that no run pays for it.
 //!
-//! The host's interpreter does it, as the sandbox's user and without the nursery's powers; a
+//! The host's interpreter does it, as a user of its own and without the nursery's powers; a
 //! host without Python has nothing to compile. Nobody waits for it, and failure only costs time:
 //! until a whole file is there Python falls back to the source.
 
@@ -10,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::ids::WORKER;
 use crate::rootfs::Placed;
 use crate::sys;
 
@@ -53,8 +54,8 @@ fn compile_one(forge: &Path, file: &Placed) -> io::Result<()> {
         .env("PATH", "/usr/local/bin:/usr/bin:/bin")
         .args(["-I", "-S", "-c", COMPILE])
         .args([&source, &inside])
-        .uid(1000)
-        .gid(1000)
+        .uid(WORKER)
+        .gid(WORKER)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -13,12 +13,14 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use nix::cmsg_space;
 use nix::errno::Errno;
+use nix::libc;
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::signal::{SigHandler, SigSet};
+use nix::sys::signal::{SigHandler, SigSet, Signal, kill};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recv,
     recvmsg, sendmsg, socketpair,
 };
+use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
@@ -26,10 +28,13 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::Leaf;
 use crate::executor::Confined;
 use crate::protocol::{Effective, Limits, MAX_MESSAGE, bounded};
-use crate::{spec, sys};
+use crate::{ids, spec, sys};
 
 /// What a creator tells the nursery: the first process, as the nursery sees it, and its limits.
 pub(crate) type Created = Result<(i32, Effective), String>;
+
+/// The first packet to a creator: its ids are there.
+const ADMITTED: &[u8] = b"a";
 
 /// What all containers of a nursery share.
 pub(crate) struct Workshop {
@@ -54,11 +59,19 @@ pub(crate) struct Creator {
     pub(crate) channel: OwnedFd,
     pub(crate) leaf: Leaf,
     pub(crate) bundle: PathBuf,
+    /// The id of the container's user in the nursery's namespace.
+    pub(crate) user: u32,
 }
 
 impl Creator {
-    /// Forks a creator that waits for its order in a control group of its own.
-    pub(crate) fn fork(workshop: &Workshop, leaf: Leaf, bundle: PathBuf) -> io::Result<Self> {
+    /// Forks a creator that waits for its order in a user namespace and a control group of its
+    /// own.
+    pub(crate) fn fork(
+        workshop: &Workshop,
+        leaf: Leaf,
+        bundle: PathBuf,
+        user: u32,
+    ) -> io::Result<Self> {
         // Packets, not streams: the container's first process holds this end too, so the end of
         // a stream would tell nothing.
         let (channel, theirs) = socketpair(
@@ -68,7 +81,7 @@ impl Creator {
             SockFlag::SOCK_CLOEXEC,
         )?;
         let nursery_end = channel.as_raw_fd();
-        let pid = sys::fork(|| {
+        let pid = sys::fork_into(libc::CLONE_NEWUSER, || {
             // This process's copy of the nursery's end, so that the end of the nursery shows.
             drop(sys::adopt(nursery_end));
             let work = Work {
@@ -78,11 +91,19 @@ impl Creator {
             };
             i32::from(work.one_order(&theirs).is_err())
         })?;
+        let admitted = ids::write_nested(pid.as_raw(), user)
+            .and_then(|()| Ok(nix::unistd::write(&channel, ADMITTED)?));
+        if let Err(e) = admitted {
+            let _ = kill(pid, Signal::SIGKILL);
+            let _ = waitpid(pid, None);
+            return Err(e);
+        }
         Ok(Self {
             pid,
             channel,
             leaf,
             bundle,
+            user,
         })
     }
 
@@ -102,17 +123,26 @@ impl Creator {
     }
 }
 
-/// Takes what a creator tells, or that it died without a word; nothing when there is nothing yet.
-pub(crate) fn told(channel: &OwnedFd) -> Option<Created> {
+/// What there is to hear of a creator.
+pub(crate) enum Told {
+    /// Nothing yet.
+    Nothing,
+    Created(Created),
+    /// It died without a word.
+    Dead,
+}
+
+/// Takes what a creator tells.
+pub(crate) fn told(channel: &OwnedFd) -> Told {
     let mut packet = vec![0u8; MAX_MESSAGE];
     match recv(channel.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
-        Err(Errno::EINTR) => None,
-        Ok(length) if length > 0 => Some(
+        Err(Errno::EINTR) => Told::Nothing,
+        Ok(length) if length > 0 => Told::Created(
             postcard::from_bytes(&packet[..length])
                 .map_err(|e| e.to_string())
                 .flatten(),
         ),
-        _ => Some(Err("the creator died without a word".to_owned())),
+        _ => Told::Dead,
     }
 }
 
@@ -127,6 +157,11 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn one_order(&self, channel: &OwnedFd) -> io::Result<()> {
+        // Without its ids it can make no file.
+        let mut admitted = [0; ADMITTED.len()];
+        if nix::unistd::read(channel, &mut admitted)? == 0 {
+            return Ok(());
+        }
         // An order comes even when the preparation failed: its answer tells.
         let prepared = self.prepare();
         let Some((order, stream)) = await_order(channel)? else {

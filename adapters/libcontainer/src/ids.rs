@@ -1,18 +1,32 @@
-//! The range of user and group ids that the nursery's user namespace gets on the host.
+//! The range of user and group ids that the nursery's user namespace gets on the host, and the one
+//! of them that each container gets.
 //!
 //! As root, a range that no system hands out; as an ordinary user, the subordinate range of
 //! `/etc/subuid` and `/etc/subgid` (subuid(5)) through `newuidmap` and `newgidmap`.
+//!
+//! Much that the kernel counts, it counts for an id of the host, whatever the namespace: descriptors
+//! on their way through sockets, buffers of pipes. So no two containers of a server have the same.
 
+use std::collections::HashSet;
 use std::fs;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::warden::{privileged, run_id_helper};
 
-/// First id of the range that root uses. systemd documents 1879048192..2147352575 as used by
-/// nobody (its `UIDS-GIDS` page), so no container tool's ids and no user's overlap it.
-const ROOT_BASE: u32 = 1_879_048_192;
+/// The ids that servers of root use. systemd documents them as used by nobody (its `UIDS-GIDS`
+/// page), so no container tool's ids and no user's overlap them.
+const UNUSED: std::ops::Range<u32> = 1_879_048_192..2_147_352_576;
 
 /// How many ids the namespace gets.
 const COUNT: u32 = 65_536;
+
+/// The id of a program of the host's that works for the nursery.
+pub(crate) const WORKER: u32 = 1;
+
+/// The user of a container, as it sees itself.
+pub(crate) const INSIDE: u32 = 1000;
 
 /// Why there is no range, and the way out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,10 +36,14 @@ pub(crate) struct NoRange {
 }
 
 /// The id maps to write.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Map {
     /// By root: a range of its own.
-    Direct,
+    Direct {
+        base: u32,
+        /// Keeps it from other servers; none if they have taken all.
+        _claim: Option<UnixDatagram>,
+    },
     /// By an ordinary user: itself as 0, the subordinate ranges from 1 on.
     Subordinate {
         user: u32,
@@ -46,24 +64,29 @@ impl Map {
     /// The host's id of the namespace's root.
     pub(crate) fn root(&self) -> u32 {
         match self {
-            Self::Direct => ROOT_BASE,
+            Self::Direct { base, .. } => *base,
             Self::Subordinate { user, .. } => *user,
+        }
+    }
+
+    /// The last id within the namespace.
+    pub(crate) fn last(&self) -> u32 {
+        match self {
+            Self::Direct { .. } => COUNT - 1,
+            Self::Subordinate { uids, gids, .. } => uids.count.min(gids.count).min(COUNT - 1),
         }
     }
 
     /// Writes the maps of process `pid`.
     pub(crate) fn write(&self, pid: u32) -> Result<(), NoRange> {
         match self {
-            Self::Direct => {
+            Self::Direct { base, .. } => {
                 for file in ["uid_map", "gid_map"] {
-                    fs::write(
-                        format!("/proc/{pid}/{file}"),
-                        format!("0 {ROOT_BASE} {COUNT}\n"),
-                    )
-                    .map_err(|e| NoRange {
-                        error: format!("cannot write {file} of the nursery: {e}"),
-                        hint: "root without CAP_SETUID and CAP_SETGID cannot map ids".into(),
-                    })?;
+                    fs::write(format!("/proc/{pid}/{file}"), format!("0 {base} {COUNT}\n"))
+                        .map_err(|e| NoRange {
+                            error: format!("cannot write {file} of the nursery: {e}"),
+                            hint: "root without CAP_SETUID and CAP_SETGID cannot map ids".into(),
+                        })?;
                 }
                 Ok(())
             }
@@ -92,7 +115,11 @@ impl Map {
 /// The maps for the user who runs this process.
 pub(crate) fn map(user: u32) -> Result<Map, NoRange> {
     if privileged() {
-        return Ok(Map::Direct);
+        let (base, claim) = claim(std::process::id());
+        return Ok(Map::Direct {
+            base,
+            _claim: claim,
+        });
     }
     let name = nix::unistd::User::from_uid(user.into())
         .ok()
@@ -120,6 +147,71 @@ pub(crate) fn map(user: u32) -> Result<Map, NoRange> {
     })
 }
 
+/// A range that no other server has, as far as this network namespace tells; `seed` keeps those
+/// elsewhere apart most of the time. Who binds the name has the range until it ends.
+fn claim(seed: u32) -> (u32, Option<UnixDatagram>) {
+    let ranges = (UNUSED.end - UNUSED.start) / COUNT;
+    let base = |n: u32| UNUSED.start + (seed % ranges + n) % ranges * COUNT;
+    let bind = |base: u32| {
+        let name = SocketAddr::from_abstract_name(format!("mcp-forge-ids-{base}"))?;
+        UnixDatagram::bind_addr(&name)
+    };
+    (0..ranges)
+        .map(base)
+        .find_map(|base| bind(base).ok().map(|claim| (base, Some(claim))))
+        .unwrap_or_else(|| (base(0), None))
+}
+
+/// The ids of the containers within the nursery's namespace.
+#[derive(Debug)]
+pub(crate) struct Users {
+    last: u32,
+    next: u32,
+    taken: HashSet<u32>,
+}
+
+impl Users {
+    /// Ids up to `last`; `seed` tells where to begin, so that servers that share a range differ
+    /// most of the time.
+    pub(crate) fn new(last: u32, seed: u32) -> Self {
+        Self {
+            last,
+            next: seed % (last - WORKER),
+            taken: HashSet::new(),
+        }
+    }
+
+    /// One that no container has, and of these one that none has had for long.
+    pub(crate) fn take(&mut self) -> io::Result<u32> {
+        for _ in WORKER..self.last {
+            self.next = (self.next + 1) % (self.last - WORKER);
+            let id = WORKER + 1 + self.next;
+            if self.taken.insert(id) {
+                return Ok(id);
+            }
+        }
+        Err(io::Error::other(format!(
+            "all {} ids are taken; a larger range in /etc/subuid and /etc/subgid helps",
+            self.last - WORKER
+        )))
+    }
+
+    /// Takes one back whose container is gone.
+    pub(crate) fn give_back(&mut self, id: u32) {
+        self.taken.remove(&id);
+    }
+}
+
+/// Gives a process of the nursery that is in a user namespace of its own two ids there: the
+/// nursery's root, and `user` as that of the container.
+pub(crate) fn write_nested(pid: i32, user: u32) -> io::Result<()> {
+    for file in ["uid_map", "gid_map"] {
+        let map = format!("0 0 1\n{INSIDE} {user} 1\n");
+        fs::write(format!("/proc/{pid}/{file}"), map)?;
+    }
+    Ok(())
+}
+
 fn label(name: &Option<String>, user: u32) -> String {
     name.clone().unwrap_or_else(|| user.to_string())
 }
@@ -136,7 +228,7 @@ fn subordinate(text: &str, name: Option<&str>, user: u32) -> Option<Range> {
             start: start.parse().ok()?,
             count: count.parse().ok()?,
         };
-        // The user inside is 1000, so ids 1..=1000 at least must be there.
+        // As many as there can be runs at once by default, and more.
         (range.count >= 1001 && range.start > 0).then_some(range)
     })
 }
@@ -171,5 +263,38 @@ mod tests {
         );
         assert_eq!(subordinate(text, Some("eve"), 7), None);
         assert_eq!(subordinate("ann:x:y\nann\n", Some("ann"), 5), None);
+    }
+
+    #[test]
+    fn servers_of_root_have_ranges_of_their_own() {
+        let seed = std::process::id();
+        let claims: Vec<_> = (0..3).map(|_| claim(seed)).collect();
+        let mut bases: Vec<u32> = claims.iter().map(|(base, _)| *base).collect();
+        assert!(claims.iter().all(|(_, claim)| claim.is_some()));
+        assert!(
+            bases
+                .iter()
+                .all(|base| UNUSED.contains(base) && base + COUNT <= UNUSED.end)
+        );
+        bases.dedup();
+        assert_eq!(bases.len(), 3, "{bases:?}");
+        let (first, _) = claims[0];
+        drop(claims);
+        assert_eq!(claim(seed).0, first, "an ended server's range is free");
+    }
+
+    #[test]
+    fn no_two_containers_have_one_id() {
+        let mut users = Users::new(1001, 4711);
+        let all: HashSet<u32> = (0..1000).map(|_| users.take().unwrap()).collect();
+        assert_eq!(all, (2..=1001).collect());
+        assert!(users.take().is_err());
+        users.give_back(77);
+        assert_eq!(users.take().unwrap(), 77);
+
+        let mut users = Users::new(65_535, 0);
+        let first = users.take().unwrap();
+        users.give_back(first);
+        assert_ne!(users.take().unwrap(), first, "used again at once");
     }
 }

@@ -12,12 +12,14 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use libcontainer::container::Container as OciContainer;
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
@@ -25,8 +27,9 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::cgroup::{self, Leaf, Tree};
-use crate::creator::{self, Creator, Workshop};
+use crate::creator::{self, Creator, Told, Workshop};
 use crate::executor::Confined;
+use crate::ids::Users;
 use crate::protocol::{
     Exit, Failure, Limits, MAX_MESSAGE, Message, Operation, Request, Success, bounded,
 };
@@ -34,8 +37,8 @@ use crate::rootfs::{self, FORGE, Placed, WORK};
 use crate::{bytecode, seccomp, sys};
 
 /// Runs until the server is gone; returns the exit status.
-pub(crate) fn main(control: &OwnedFd, tree: &Tree, placed: &[Placed]) -> i32 {
-    let mut nursery = match Nursery::prepare(control, tree, placed) {
+pub(crate) fn main(control: &OwnedFd, tree: &Tree, placed: &[Placed], users: Users) -> i32 {
+    let mut nursery = match Nursery::prepare(control, tree, placed, users) {
         Ok(nursery) => nursery,
         Err(e) => {
             let fatal = Message::Fatal {
@@ -69,8 +72,17 @@ fn send(control: &OwnedFd, message: &Message) -> io::Result<()> {
     Ok(())
 }
 
-/// How long the nursery must have nothing to do before it forks the next creator, ms.
+/// How long the nursery must have nothing to do before it forks the next creator, ms. Doubled for
+/// each that has died without an order, up to 2 s.
 const QUIET: u16 = 2;
+
+/// How long a creator may take with its order. It needs a hundredth of that; one that is stopped
+/// or hangs must not be waited for.
+const CREATION: Duration = Duration::from_secs(6);
+
+fn rounded_up(time: Duration) -> PollTimeout {
+    PollTimeout::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(PollTimeout::MAX)
+}
 
 enum State {
     /// A creator works on it; requests wait.
@@ -79,6 +91,9 @@ enum State {
         told: OwnedFd,
         serial: u64,
         waiting: Vec<Request>,
+        until: Instant,
+        /// To be tried once more, should the creator die without a word.
+        again: Option<(Limits, OwnedFd)>,
     },
     /// Made, perhaps started; this is its first process.
     Alive { pid: Pid },
@@ -89,6 +104,8 @@ enum State {
 struct Container {
     leaf: Leaf,
     bundle: PathBuf,
+    /// Its id in the nursery's namespace.
+    user: u32,
     state: State,
     /// Requests to answer when its first process is gone.
     on_exit: Vec<Request>,
@@ -100,10 +117,13 @@ struct Nursery<'a> {
     tree: Tree,
     workshop: Workshop,
     bundles: PathBuf,
+    users: Users,
     /// A creator that waits for an order.
     spare: Option<Creator>,
     /// Whether to fork one when there is time.
     wants_spare: bool,
+    /// How many have died one after another before an order came.
+    lost_spares: u32,
     /// Number of the last creator.
     creators: u64,
     containers: HashMap<String, Container>,
@@ -111,21 +131,21 @@ struct Nursery<'a> {
     early: HashMap<Pid, Exit>,
 }
 
-/// Removes what a creator without an order, which is reaped, has made.
-fn clear_away(creator: &Creator) {
-    let _ = fs::remove_dir_all(&creator.bundle);
-    if let Err(e) = creator.leaf.remove() {
-        tracing::error!(error = %e, "the control group of a creator is left behind");
-    }
-}
-
 impl<'a> Nursery<'a> {
-    fn prepare(control: &'a OwnedFd, tree: &Tree, placed: &[Placed]) -> io::Result<Self> {
+    fn prepare(
+        control: &'a OwnedFd,
+        tree: &Tree,
+        placed: &[Placed],
+        users: Users,
+    ) -> io::Result<Self> {
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGCHLD);
         mask.thread_block()?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         sys::handle_signals(&IGNORED, SigHandler::SigIgn);
+        // Else the creators' files in /proc belong to the host's root, and their id maps could not be
+        // written from here.
+        prctl::set_dumpable(true)?;
         let what = |what: &'static str| move |e: Errno| io::Error::other(format!("{what}: {e}"));
         let none: Option<&str> = None;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
@@ -192,8 +212,10 @@ impl<'a> Nursery<'a> {
                 executor: Confined::new(seccomp::compile().map_err(io::Error::other)?),
             },
             bundles,
+            users,
             spare: None,
             wants_spare: true,
+            lost_spares: 0,
             creators: 0,
             containers: HashMap::new(),
             early: HashMap::new(),
@@ -202,6 +224,13 @@ impl<'a> Nursery<'a> {
 
     fn serve(&mut self) -> io::Result<()> {
         loop {
+            self.give_up_overdue();
+            let quiet = self
+                .wants_spare
+                .then(|| Duration::from_millis(u64::from(QUIET) << self.lost_spares.min(10)));
+            let now = Instant::now();
+            let overdue = self.creations().map(|(until, _)| *until - now).min();
+            let timeout = quiet.into_iter().chain(overdue).min();
             let creating: Vec<String> = self
                 .containers
                 .iter()
@@ -219,15 +248,12 @@ impl<'a> Nursery<'a> {
                     fds.push(PollFd::new(told.as_fd(), PollFlags::POLLIN));
                 }
             }
-            let timeout = if self.wants_spare {
-                PollTimeout::from(QUIET)
-            } else {
-                PollTimeout::NONE
-            };
-            match poll(&mut fds, timeout) {
+            match poll(&mut fds, timeout.map_or(PollTimeout::NONE, rounded_up)) {
                 Err(Errno::EINTR) => continue,
                 Ok(0) => {
-                    self.keep_spare();
+                    if quiet.is_some() && quiet == timeout {
+                        self.keep_spare();
+                    }
                     continue;
                 }
                 other => other?,
@@ -303,7 +329,7 @@ impl<'a> Nursery<'a> {
                     let failure = Failure::Internal("no stream came with the request".to_owned());
                     return self.reply(serial, Err(failure));
                 };
-                return self.create(serial, id, limits, stream);
+                return self.create(serial, id, limits, stream, false);
             }
             Operation::Start { id }
             | Operation::Usage { id }
@@ -355,16 +381,41 @@ impl<'a> Nursery<'a> {
         }
     }
 
+    /// The creators that have an order, with the time until when they have to tell.
+    fn creations(&mut self) -> impl Iterator<Item = (&mut Instant, Pid)> {
+        self.containers
+            .values_mut()
+            .filter_map(|c| match &mut c.state {
+                State::Creating { until, creator, .. } => Some((until, *creator)),
+                _ => None,
+            })
+    }
+
+    /// Kills the creators that have taken too long; that they are dead is seen as with any other.
+    fn give_up_overdue(&mut self) {
+        let now = Instant::now();
+        for (until, creator) in self.creations().filter(|(until, _)| **until <= now) {
+            // Not reaped yet, so the number cannot name another process.
+            let _ = kill(creator, Signal::SIGKILL);
+            *until = now + CREATION;
+        }
+    }
+
+    /// Orders a container; `last` tells that another creator has had the order already.
     fn create(
         &mut self,
         serial: u64,
         id: String,
         limits: Limits,
         stream: OwnedFd,
+        last: bool,
     ) -> io::Result<()> {
         let ordered = match self.spare.take() {
             Some(spare) => match spare.order(&id, limits, &stream) {
-                Ok(()) => Ok(spare),
+                Ok(()) => {
+                    self.lost_spares = 0;
+                    Ok(spare)
+                }
                 Err(_) => {
                     self.discard(spare);
                     self.order_new(&id, limits, &stream)
@@ -377,6 +428,7 @@ impl<'a> Nursery<'a> {
             channel,
             leaf,
             bundle,
+            user,
         } = match ordered {
             Ok(creator) => creator,
             Err(e) => {
@@ -390,12 +442,15 @@ impl<'a> Nursery<'a> {
             told: channel,
             serial,
             waiting: Vec::new(),
+            until: Instant::now() + CREATION,
+            again: (!last).then_some((limits, stream)),
         };
         self.containers.insert(
             id,
             Container {
                 leaf,
                 bundle,
+                user,
                 state,
                 on_exit: Vec::new(),
             },
@@ -407,11 +462,13 @@ impl<'a> Nursery<'a> {
         self.creators += 1;
         // With a dot, so that it is no container's id, which libcontainer takes for a group's name.
         let name = format!("creator.{}", self.creators);
-        Creator::fork(
-            &self.workshop,
-            self.tree.leaf(&name),
-            self.bundles.join(&name),
-        )
+        let user = self.users.take()?;
+        let (leaf, bundle) = (self.tree.leaf(&name), self.bundles.join(&name));
+        let forked = Creator::fork(&self.workshop, leaf, bundle, user);
+        if forked.is_err() {
+            self.users.give_back(user);
+        }
+        forked
     }
 
     fn order_new(&mut self, id: &str, limits: Limits, stream: &OwnedFd) -> io::Result<Creator> {
@@ -439,7 +496,16 @@ impl<'a> Nursery<'a> {
     fn discard(&mut self, creator: Creator) {
         let _ = kill(creator.pid, Signal::SIGKILL);
         let _ = waitpid(creator.pid, None);
-        clear_away(&creator);
+        self.clear_away(&creator);
+    }
+
+    /// Removes what a creator without an order, which is reaped, has made.
+    fn clear_away(&mut self, creator: &Creator) {
+        let _ = fs::remove_dir_all(&creator.bundle);
+        if let Err(e) = creator.leaf.remove() {
+            tracing::error!(error = %e, "the control group of a creator is left behind");
+        }
+        self.users.give_back(creator.user);
     }
 
     /// Takes what a creator tells, or that it died without a word.
@@ -451,13 +517,22 @@ impl<'a> Nursery<'a> {
             told,
             serial,
             waiting,
+            again,
             ..
         } = &mut container.state
         else {
             return Ok(());
         };
-        let Some(created) = creator::told(told) else {
-            return Ok(());
+        let created = match creator::told(told) {
+            Told::Nothing => return Ok(()),
+            Told::Created(created) => created,
+            Told::Dead => {
+                if let Some((limits, stream)) = again.take() {
+                    let (serial, waiting) = (*serial, std::mem::take(waiting));
+                    return self.create_again(serial, id, limits, stream, waiting);
+                }
+                Err("the creator died without a word".to_owned())
+            }
         };
         let (serial, waiting) = (*serial, std::mem::take(waiting));
         match created {
@@ -483,6 +558,25 @@ impl<'a> Nursery<'a> {
             .try_for_each(|request| self.handle(request, None))
     }
 
+    /// Gives an order whose creator has died to another one.
+    fn create_again(
+        &mut self,
+        serial: u64,
+        id: &str,
+        limits: Limits,
+        stream: OwnedFd,
+        waiting: Vec<Request>,
+    ) -> io::Result<()> {
+        tracing::warn!(id, "a creator died with its order; another one gets it");
+        if let Err(e) = self.remove(id) {
+            tracing::error!(?e, id, "a half-made container is left behind");
+        }
+        self.create(serial, id.to_owned(), limits, stream, true)?;
+        waiting
+            .into_iter()
+            .try_for_each(|request| self.handle(request, None))
+    }
+
     fn reap(&mut self) -> io::Result<()> {
         loop {
             let (pid, exit) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -493,8 +587,9 @@ impl<'a> Nursery<'a> {
                 Ok(_) => continue,
             };
             if let Some(spare) = self.spare.take_if(|spare| spare.pid == pid) {
-                clear_away(&spare);
+                self.clear_away(&spare);
                 self.wants_spare = true;
+                self.lost_spares += 1;
                 continue;
             }
             let whose = |state: &State| match state {
@@ -568,6 +663,7 @@ impl<'a> Nursery<'a> {
             "control group",
             container.leaf.remove().map_err(|e| e.to_string()),
         );
+        self.users.give_back(container.user);
         first.map_or(Ok(Success::Done), |error| Err(Failure::Internal(error)))
     }
 }

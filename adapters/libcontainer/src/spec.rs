@@ -12,29 +12,43 @@ use oci_spec::runtime::{
     SpecBuilder, UserBuilder,
 };
 
+use crate::ids::INSIDE;
 use crate::protocol::Limits;
 use crate::rootfs::FORGE;
 
-/// The user inside. On the host it is an id of the nursery's range that owns nothing.
-const USER: u32 = 1000;
-
 /// Files of the kernel that tell of the host or act on it, hidden by an empty file or directory.
-/// Those that a kernel lacks are skipped.
-const MASKED: [&str; 14] = [
+/// Those that a kernel lacks are skipped. Whatever writes to `pressure` makes a trigger that the
+/// kernel keeps time for; `boot_id` would tell runs of one host.
+///
+/// What programs fit themselves to stays: `cpuinfo`, `loadavg`, `meminfo`, `stat`, `vmstat`.
+const MASKED: [&str; 27] = [
     "/proc/acpi",
     "/proc/asound",
+    "/proc/bootconfig",
+    "/proc/cmdline",
     "/proc/config.gz",
+    "/proc/diskstats",
     "/proc/interrupts",
+    "/proc/iomem",
+    "/proc/ioports",
     "/proc/kallsyms",
     "/proc/kcore",
     "/proc/key-users",
     "/proc/keys",
+    "/proc/kpagecount",
     "/proc/latency_stats",
+    "/proc/mdstat",
+    "/proc/modules",
+    "/proc/partitions",
+    "/proc/pressure",
     "/proc/sched_debug",
+    "/proc/schedstat",
     "/proc/scsi",
+    "/proc/softirqs",
+    "/proc/swaps",
+    "/proc/sys/kernel/random/boot_id",
     "/proc/timer_list",
     "/proc/timer_stats",
-    "/proc/kpagecount",
 ];
 
 /// Parts of /proc that must not be written, whoever owns them.
@@ -119,19 +133,19 @@ pub(crate) fn build(
         rlimit(PosixRlimitType::RlimitCore, 0).build()?,
         rlimit(PosixRlimitType::RlimitMemlock, 64 * 1024).build()?,
         rlimit(PosixRlimitType::RlimitMsgqueue, 64 * 1024).build()?,
-        rlimit(PosixRlimitType::RlimitSigpending, 1024).build()?,
+        rlimit(PosixRlimitType::RlimitSigpending, 256).build()?,
     ];
     if !bounded {
         rlimits.push(rlimit(PosixRlimitType::RlimitData, limits.memory_bytes).build()?);
-        // Counted per user over all containers of the nursery, hence the wide margin.
-        rlimits.push(rlimit(PosixRlimitType::RlimitNproc, limits.pids.saturating_mul(16)).build()?);
+        // Counted for the user, whom no other container has.
+        rlimits.push(rlimit(PosixRlimitType::RlimitNproc, limits.pids).build()?);
     }
     let process = ProcessBuilder::default()
         .terminal(false)
         .user(
             UserBuilder::default()
-                .uid(USER)
-                .gid(USER)
+                .uid(INSIDE)
+                .gid(INSIDE)
                 .umask(0o022u32)
                 .build()?,
         )
@@ -142,7 +156,8 @@ pub(crate) fn build(
         .capabilities(none)
         .rlimits(rlimits)
         .build()?;
-    // The network namespace is the creator's own, which is new and serves this container only.
+    // The user and network namespaces are the creator's own, which are new and serve this container
+    // only.
     let namespaces = [
         LinuxNamespaceType::Pid,
         LinuxNamespaceType::Mount,

@@ -113,7 +113,7 @@ fn supervise(
         // This process's copy of the warden's end must go, or a wait for it would never end.
         drop(sys::adopt(mine.as_raw_fd()));
         match become_nursery(&theirs) {
-            Ok(()) => nursery::main(control, tree, placed),
+            Ok(()) => nursery::main(control, tree, placed, ids::Users::new(map.last(), warden)),
             Err(e) => {
                 tell(
                     control,

@@ -10,8 +10,11 @@ import sys
 
 CONTROL = sys.argv[1:] == ["control"]
 # Where the kernel tells of the whole machine.
-MACHINE = ["acpi", "config.gz", "interrupts", "kallsyms", "kcore", "key-users", "keys", "kpagecount", "latency_stats"]
-MACHINE += ["sched_debug", "scsi", "timer_list"]
+MACHINE = ["acpi", "bootconfig", "cmdline", "config.gz", "diskstats", "interrupts", "iomem", "ioports", "kallsyms", "kcore"]
+MACHINE += ["key-users", "keys", "kpagecount", "latency_stats", "mdstat", "modules", "partitions", "pressure"]
+MACHINE += ["sched_debug", "schedstat", "scsi", "softirqs", "swaps", "timer_list", "sys/kernel/random/boot_id"]
+# What programs read to fit themselves to the machine: psutil, numpy, R.
+KEPT = ["cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "uptime", "version", "vmstat"]
 
 
 def inherited():
@@ -80,6 +83,7 @@ print(
             "tmp": sorted(os.listdir("/tmp")),
             "here": [os.getcwd(), sorted(os.listdir("."))],
             "machine": {name: size(f"/proc/{name}") for name in MACHINE},
+            "kept": {name: size(f"/proc/{name}") for name in KEPT},
             "processes": sorted(int(name) for name in os.listdir("/proc") if name.isdigit()),
             "interfaces": [name for _, name in socket.if_nameindex()],
             "hostname": socket.gethostname(),

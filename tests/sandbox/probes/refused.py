@@ -37,6 +37,8 @@ NUMBERS = {
     "fsopen": (430, 430),
     "getpid": (39, 172),
     "init_module": (175, 105),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
     "io_uring_setup": (425, 425),
     "ioperm": (173, None),
     "iopl": (172, None),
@@ -222,6 +224,8 @@ simple("uselib", b"/no such file")
 simple("open_by_handle_at", -1, (ctypes.c_uint32 * 8)(), 0)
 simple("name_to_handle_at", HERE, b"/", (ctypes.c_uint32 * 40)(128), (ctypes.c_int * 1)(), 0)
 simple("fanotify_init", 0, 0)
+simple("inotify_init")
+simple("inotify_init1", 0)
 simple("personality", 0x0040000)
 simple("splice", -1, None, -1, None, 1, 0)
 simple("vmsplice", -1, None, 0, 0)
@@ -249,6 +253,10 @@ for family, number in FAMILIES.items():
 simple("socket", socket.AF_INET, socket.SOCK_RAW, 1, label="socket raw icmp")
 simple("socket", socket.AF_INET | HIGH, socket.SOCK_RAW, 1 | HIGH, label="socket raw icmp, high bits")
 simple("socket", socket.AF_INET, socket.SOCK_DGRAM, 1, label="socket ping")
+simple("socket", socket.AF_UNIX, socket.SOCK_RAW, 0, label="socket unix raw")
+simple("socket", socket.AF_INET, socket.SOCK_RAW, 17, label="socket raw udp")
+simple("socket", socket.AF_INET6, socket.SOCK_RAW, 6, label="socket raw tcp, version 6")
+simple("socket", socket.AF_INET, 10, 0, label="socket of type packet")
 for name, number in [("audit", 9), ("netfilter", 12)]:
     simple("socket", socket.AF_NETLINK, socket.SOCK_RAW, number, label=f"netlink {name}")
     simple("socket", socket.AF_NETLINK, socket.SOCK_RAW, number | HIGH, label=f"netlink {name}, high bit")
@@ -275,6 +283,9 @@ for path in [
     "/proc/sys/kernel/core_pattern",
     "/proc/sys/kernel/modprobe",
     "/proc/sys/vm/drop_caches",
+    "/proc/pressure/cpu",
+    "/proc/pressure/io",
+    "/proc/pressure/memory",
     "/proc/1/mem",
     "/proc/1/oom_score_adj",
     "/sys/kernel/uevent_helper",

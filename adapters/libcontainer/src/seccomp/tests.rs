@@ -69,12 +69,17 @@ fn rules_are_one_list_and_these() {
         special,
         [
             "clone a0&0x7e020000==0",
-            "socket a0&0xffffffff==1",
-            "socket a0&0xfffffff7==2 a1&0xc==0 a2&0xffffffff==0",
-            "socket a0&0xfffffff7==2 a1&0xc==0 a2&0xffffffff==6",
-            "socket a0&0xfffffff7==2 a1&0xc==0 a2&0xffffffff==17",
-            "socket a0&0xffffffff==16 a2&0xffffffff==0",
-            "socketpair a0&0xffffffff==1",
+            "socket a0&0xffffffff==1 a1&0xf==1",
+            "socket a0&0xffffffff==1 a1&0xf==2",
+            "socket a0&0xffffffff==1 a1&0xf==5",
+            "socket a0&0xfffffff7==2 a1&0xf==1 a2&0xffffffff==0",
+            "socket a0&0xfffffff7==2 a1&0xf==1 a2&0xffffffff==6",
+            "socket a0&0xfffffff7==2 a1&0xf==2 a2&0xffffffff==0",
+            "socket a0&0xfffffff7==2 a1&0xf==2 a2&0xffffffff==17",
+            "socket a0&0xffffffff==16 a1&0xe==2 a2&0xffffffff==0",
+            "socketpair a0&0xffffffff==1 a1&0xf==1",
+            "socketpair a0&0xffffffff==1 a1&0xf==2",
+            "socketpair a0&0xffffffff==1 a1&0xf==5",
             "personality a0&0xffffffff==4294967295",
             "clone3 38",
         ]
@@ -193,9 +198,23 @@ fn conditions_hold_for_what_the_kernel_reads_and_for_nothing_else() {
         [2, 1, 6],
         [10, 2, 17],
         [2, 0x8_0801, 6],
+        [10, 0x8_0802, 0],
         [16, 3, 0],
+        [16, 0x8_0002, 0],
     ] {
         assert_eq!(call("socket", &args), ALLOW, "{args:?}");
+    }
+    // Raw of each family, with and without flags, SOCK_PACKET, rdm, DCCP, and types that do not
+    // exist.
+    for family in [1, 2, 10] {
+        for kind in [0, 3, 4, 6, 7, 8, 9, 10, 11, 15, 0x8_0003, 0x8_080a] {
+            for protocol in [0, 6, 17] {
+                let args = [family, kind, protocol];
+                assert_eq!(call("socket", &args), EPERM, "{args:?}");
+            }
+            let pair = call("socketpair", &[family, kind]);
+            assert_eq!(pair, EPERM, "{family} {kind:#x}");
+        }
     }
     // Raw, packet, VSOCK, ALG, XDP, netlink audit, ICMP, SCTP, Bluetooth.
     for args in [
@@ -209,11 +228,17 @@ fn conditions_hold_for_what_the_kernel_reads_and_for_nothing_else() {
         [2, 1, 132],
         [31, 3, 1],
         [0, 1, 0],
+        [2, 5, 0],
+        [10, 1, 17],
+        [16, 1, 0],
+        [16, 10, 0],
     ] {
         assert_eq!(call("socket", &args), EPERM, "{args:?}");
     }
-    assert_eq!(call("socketpair", &[1]), ALLOW);
-    assert_eq!(call("socketpair", &[2]), EPERM);
+    for kind in [1, 2, 5, 0x8_0801] {
+        assert_eq!(call("socketpair", &[1, kind]), ALLOW, "{kind}");
+        assert_eq!(call("socketpair", &[2, kind]), EPERM, "{kind}");
+    }
     assert_eq!(call("personality", &[0xffff_ffff]), ALLOW);
     assert_eq!(call("personality", &[0x0004_0000]), EPERM);
     // What fork and pthread_create ask for; then each namespace.
@@ -304,6 +329,7 @@ fn never_has_what_the_barriers_count_on() {
         "open_by_handle_at",
         "name_to_handle_at",
         "fanotify_init",
+        "inotify_init1",
         "mbind",
         "set_mempolicy",
         "move_pages",
@@ -508,6 +534,7 @@ fn loaded_filter_refuses_what_the_kernel_would_do() {
         [
             ("unshare", unshare(CloneFlags::CLONE_FILES).err()),
             ("mkfifo", mkfifo(&fifo, Mode::S_IRWXU).err()),
+            ("unix raw", family(AddressFamily::Unix, SockType::Raw, None)),
             ("vsock", family(AddressFamily::Vsock, stream, None)),
             ("alg", family(AddressFamily::Alg, SockType::SeqPacket, None)),
             (
