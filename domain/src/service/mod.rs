@@ -147,6 +147,17 @@ impl CodeExecution for RunService {
             .into_refusal(correlation_id)),
         }
     }
+
+    async fn refuse(&self, mut refusal: Refusal, client: Option<String>) -> Refusal {
+        let ids = &self.core.ports.ids;
+        if check_correlation_id(&refusal.correlation_id).is_err() {
+            refusal.correlation_id = ids.mint(IdKind::Correlation);
+        }
+        let (run_id, id) = (ids.mint(IdKind::Run), refusal.correlation_id.clone());
+        let trail = Trail::new(&self.core.ports, run_id, id, client);
+        trail.note(trail.refused_early(&refusal)).await;
+        refusal
+    }
 }
 
 /// What `work` gives, or none when `deadline` comes first.

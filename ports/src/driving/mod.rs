@@ -30,6 +30,13 @@ pub trait CodeExecution: Send + Sync {
         observer: Arc<dyn RunObserver>,
         cancel: CancellationToken,
     ) -> Result<ExecutionOutcome, Refusal>;
+
+    /// Takes note of a call that the adapter refused itself, because no [`ExecutionRequest`] could
+    /// be made of it.
+    ///
+    /// `client` is who asked. Gives what the caller is to be told: the refusal, under its
+    /// correlation id if that is sound and a fresh one otherwise.
+    async fn refuse(&self, refusal: Refusal, client: Option<String>) -> Refusal;
 }
 
 /// Is told what happens while a run goes on. The run waits for it, so a slow observer slows the

@@ -10,7 +10,7 @@ mod sandbox;
 pub use audit::{AuditEvent, AuditKind, Severity};
 pub use execution::{ExecutionRequest, Refusal, RefusalKind, RunEvent};
 pub use language::{Language, UnknownLanguage};
-pub use limits::{EffectiveLimits, LimitsReport, ResourceLimits};
+pub use limits::{EffectiveLimits, LimitsReport, MIN_CPU_QUOTA, MIN_MEMORY, ResourceLimits};
 pub use outcome::{
     EndedBy, ExecutionOutcome, OutputBlock, OutputStream, ProgramError, RuntimeDescription, Usage,
 };

@@ -22,6 +22,7 @@ type Script = dyn Fn(ExecutionRequest, Arc<dyn RunObserver>, CancellationToken) 
 pub(crate) struct Scripted {
     script: Box<Script>,
     requests: Mutex<Vec<ExecutionRequest>>,
+    refused: Mutex<Vec<(Refusal, Option<String>)>>,
 }
 
 impl Scripted {
@@ -38,6 +39,7 @@ impl Scripted {
                 Box::pin(script(request, observer, cancel))
             }),
             requests: Mutex::default(),
+            refused: Mutex::default(),
         })
     }
 
@@ -48,6 +50,11 @@ impl Scripted {
 
     pub(crate) fn requests(&self) -> Vec<ExecutionRequest> {
         self.requests.lock().unwrap().clone()
+    }
+
+    /// What the server refused itself, and who had asked.
+    pub(crate) fn refused(&self) -> Vec<(Refusal, Option<String>)> {
+        self.refused.lock().unwrap().clone()
     }
 }
 
@@ -61,6 +68,15 @@ impl CodeExecution for Scripted {
     ) -> Answer {
         self.requests.lock().unwrap().push(request.clone());
         (self.script)(request, observer, cancel).await
+    }
+
+    async fn refuse(&self, mut refusal: Refusal, client: Option<String>) -> Refusal {
+        let mut refused = self.refused.lock().unwrap();
+        refused.push((refusal.clone(), client));
+        if refusal.correlation_id.is_empty() {
+            refusal.correlation_id = format!("fresh-{}", refused.len());
+        }
+        refusal
     }
 }
 
