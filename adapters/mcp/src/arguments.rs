@@ -1,16 +1,19 @@
 //! Turns the JSON arguments of `execute_python` and `execute_r` into an `ExecutionRequest`.
 //!
-//! Every bad input is a [`Fault`], never a panic and never a silent default. Bounds of values,
-//! syntax of sizes and everything else that is policy is left to the domain.
+//! Every bad input is a [`Fault`], never a panic and never a silent default. Syntax of sizes, bounds
+//! of all values but oddly written numbers, and everything else that is policy is left to the domain.
 
-use mcp_forge_ports::vocabulary::{ExecutionRequest, Language, RefusalKind};
+use std::ops::RangeInclusive;
+
+use mcp_forge_ports::vocabulary::{ExecutionRequest, Language, MIN_CPU_QUOTA, RefusalKind};
 use serde_json::{Map, Value};
 
 use crate::settings::ArgumentBounds;
-use crate::value::{Fault, echo, text, whole};
+use crate::value::{Fault, Whole, echo, text};
+use crate::written::WrittenNumbers;
 
 /// The arguments that exist.
-const BUILT: [&str; 5] = ["code", "timeout", "memory", "cpu_quota", "stdin"];
+pub(crate) const BUILT: [&str; 5] = ["code", "timeout", "memory", "cpu_quota", "stdin"];
 
 /// Arguments of the public interface that are not built yet, with what to do without them.
 const LATER: [(&str, &str); 7] = [
@@ -47,12 +50,13 @@ const LATER: [(&str, &str); 7] = [
 /// How alike two names must be to suggest one for the other (0 to 1).
 const LIKENESS: f64 = 0.8;
 
-/// Reads the arguments of the tool `tool`.
+/// Reads the arguments of the tool `tool`, whose numbers were written like this.
 pub(crate) fn parse(
     tool: &str,
     language: Language,
     bounds: &ArgumentBounds,
     mut arguments: Map<String, Value>,
+    written: &WrittenNumbers,
 ) -> Result<ExecutionRequest, Fault> {
     // Ordered by name, so that of several faults the same one is told each time.
     let mut names: Vec<&String> = arguments.keys().collect();
@@ -62,8 +66,9 @@ pub(crate) fn parse(
     }
 
     let mut take = |name: &str| arguments.remove(name).unwrap_or(Value::Null);
+    let mut string = |name, allowed: &str| text(name, take(name), written.get(name), allowed);
     let code_bound = format!("a string of at most {} bytes", bounds.max_code_bytes);
-    let Some(code) = text("code", take("code"), &code_bound)? else {
+    let Some(code) = string("code", &code_bound)? else {
         return Err(Fault::invalid(
             "code",
             "`code` is missing".to_owned(),
@@ -72,14 +77,26 @@ pub(crate) fn parse(
         ));
     };
     let mut request = ExecutionRequest::new(language, code);
-    let seconds = format!("1 to {} (seconds)", bounds.max_timeout_s);
-    request.timeout = whole("timeout", &take("timeout"), &seconds)?;
-    let memory = format!("a size such as \"512m\", at most \"{}\"", bounds.max_memory);
-    request.memory = text("memory", take("memory"), &memory)?;
-    let quota = format!("1 to {} (µs of CPU time per 100 ms)", bounds.max_cpu_quota);
-    request.cpu_quota = whole("cpu_quota", &take("cpu_quota"), &quota)?;
+    request.memory = string("memory", &bounds.memory())?;
     let input = format!("a string of at most {} bytes", bounds.max_stdin_bytes);
-    request.stdin = text("stdin", take("stdin"), &input)?;
+    request.stdin = string("stdin", &input)?;
+
+    let number = |field, range: RangeInclusive<u64>, unit: &str| {
+        let allowed = &format!("{} to {} ({unit})", range.start(), range.end());
+        let value = arguments.get(field).unwrap_or(&Value::Null);
+        let whole = Whole {
+            field,
+            range,
+            allowed,
+        };
+        whole.read(value, written.get(field))
+    };
+    request.timeout = number("timeout", 1..=bounds.max_timeout_s, "seconds")?;
+    request.cpu_quota = number(
+        "cpu_quota",
+        MIN_CPU_QUOTA..=bounds.max_cpu_quota,
+        "µs of CPU time per 100 ms",
+    )?;
     Ok(request)
 }
 
@@ -154,7 +171,14 @@ mod tests {
         let Value::Object(arguments) = arguments else {
             panic!("not an object: {arguments}")
         };
-        parse("execute_python", Language::Python, &bounds(), arguments)
+        let written = WrittenNumbers::default();
+        parse(
+            "execute_python",
+            Language::Python,
+            &bounds(),
+            arguments,
+            &written,
+        )
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use mcp_forge_ports::vocabulary::Language;
+use mcp_forge_ports::vocabulary::{Language, MIN_CPU_QUOTA};
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
@@ -112,19 +112,20 @@ fn input_schema(name: &str, bounds: &ArgumentBounds) -> JsonObject {
                 "examples": [bounds.default_memory, bounds.max_memory],
                 "description": format!(
                     "Memory limit of all processes of the run together: a number with the unit \
-                     k, m or g (powers of 1024), at most {}. The program is killed when it \
+                     k, m or g (powers of 1024), from {} to {}. The program is killed when it \
                      needs more.",
+                    ArgumentBounds::min_memory(),
                     bounds.max_memory
                 ),
             },
             "cpu_quota": {
                 "type": "integer",
-                "minimum": 1,
+                "minimum": MIN_CPU_QUOTA,
                 "maximum": bounds.max_cpu_quota,
                 "default": bounds.default_cpu_quota,
                 "description": format!(
                     "CPU limit in microseconds of CPU time per 100 ms: 100000 is one core, 50000 \
-                     half a core; at most {}.",
+                     half a core; from {MIN_CPU_QUOTA} to {}.",
                     bounds.max_cpu_quota
                 ),
             },

@@ -24,10 +24,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::catalog::{self, LanguageTool};
+use crate::line_transport::OneTooMany;
 use crate::one_line::one_line;
 use crate::progress::RunWatch;
 use crate::settings::McpSettings;
 use crate::value::{Fault, describe, echo};
+use crate::window::MAX_CALLS;
+use crate::written::WrittenNumbers;
 use crate::{arguments, tool_result};
 
 /// Longest client name, characters.
@@ -104,15 +107,17 @@ impl McpServer {
     ) -> CallToolResult {
         let correlation_id = correlation_id(&context.meta);
         let bounds = &self.core.settings.bounds;
-        let mut request = match arguments::parse(name, language, bounds, arguments) {
+        if context.extensions.get::<OneTooMany>().is_some() {
+            return self.refuse(one_too_many(), context).await;
+        }
+        let written = context.extensions.get::<WrittenNumbers>();
+        let written = written.cloned().unwrap_or_default();
+        let mut request = match arguments::parse(name, language, bounds, arguments, &written) {
             Ok(request) => request,
-            Err(fault) => return tool_result::rejected(fault, correlation_id),
+            Err(fault) => return self.refuse(fault, context).await,
         };
         request.correlation_id = correlation_id.clone();
-        request.client = context
-            .client_info()
-            .map(|client| one_line(&client.name, NAME_CHARS))
-            .filter(|client| !client.is_empty());
+        request.client = client(context);
         match self.run(request, context).await {
             Some(Ok(outcome)) => tool_result::ended(&outcome, bounds),
             Some(Err(refusal)) => tool_result::refused(&refusal),
@@ -127,6 +132,14 @@ impl McpServer {
                 tool_result::rejected(fault, correlation_id)
             }
         }
+    }
+
+    /// Refuses a call that does not reach the core; it only takes note of that.
+    async fn refuse(&self, fault: Fault, context: &RequestContext<RoleServer>) -> CallToolResult {
+        let id = correlation_id(&context.meta).unwrap_or_default();
+        let refusal = fault.into_refusal(id);
+        let refusal = self.core.execution.refuse(refusal, client(context)).await;
+        tool_result::refused(&refusal)
     }
 
     /// Runs the request, reporting progress if the client asked for it; none when it panicked.
@@ -162,7 +175,7 @@ impl McpServer {
     }
 
     /// A `tools/call` whose parameters do not have the shape of one.
-    fn misshapen_call(
+    async fn misshapen_call(
         &self,
         params: Option<&Value>,
         context: &RequestContext<RoleServer>,
@@ -187,7 +200,7 @@ impl McpServer {
                     field: None,
                     allowed: None,
                 };
-                Ok(tool_result::rejected(fault, correlation_id(&context.meta)))
+                Ok(self.refuse(fault, context).await)
             }
             _ => Err(ErrorData::invalid_params(
                 "tools/call has malformed parameters",
@@ -255,7 +268,9 @@ impl ServerHandler for McpServer {
     ) -> Result<CustomResult, ErrorData> {
         match request.method.as_str() {
             "tools/call" => {
-                let mut result = self.misshapen_call(request.params.as_ref(), &context)?;
+                let mut result = self
+                    .misshapen_call(request.params.as_ref(), &context)
+                    .await?;
                 // rmcp does this for results of its own types only.
                 if context.protocol_version() < Some(ProtocolVersion::V_2026_07_28) {
                     result.result_type = None;
@@ -275,6 +290,26 @@ impl ServerHandler for McpServer {
             )),
         }
     }
+}
+
+fn one_too_many() -> Fault {
+    Fault {
+        kind: RefusalKind::Busy,
+        message: format!(
+            "the connection holds as many calls as it can: {MAX_CALLS}, or fewer large ones"
+        ),
+        hint: "wait for the result of an earlier call, or cancel one".to_owned(),
+        field: None,
+        allowed: None,
+    }
+}
+
+/// Who asks, as it says.
+fn client(context: &RequestContext<RoleServer>) -> Option<String> {
+    context
+        .client_info()
+        .map(|client| one_line(&client.name, NAME_CHARS))
+        .filter(|client| !client.is_empty())
 }
 
 /// The caller's correlation id as it was sent; the core says whether it can be used.

@@ -13,7 +13,7 @@ use crate::{text, wire};
 /// Longest correlation id that is repeated without the core having looked at it, characters.
 const ECHOED_ID_CHARS: usize = 128;
 
-/// The result of a call that did not reach the core, and so got no id there. A caller's id that
+/// The result of a call that a defect ended, so that the core gave it no id. A caller's id that
 /// is no short printable text is not repeated.
 pub(crate) fn rejected(fault: Fault, correlation_id: Option<String>) -> CallToolResult {
     let id = correlation_id
