@@ -7,17 +7,12 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use mcp_forge_ports::vocabulary::{ExecutionRequest, LimitsReport, ResourceLimits};
+pub use mcp_forge_ports::vocabulary::{MIN_CPU_QUOTA, MIN_MEMORY};
 
 use crate::byte_size::quoted;
 pub use crate::byte_size::{ByteSizeError, format_byte_size, parse_byte_size};
 use crate::policy::{PolicyFault, PolicyFaults};
 use crate::violation::Violation;
-
-/// Less memory than this and no interpreter starts, bytes.
-pub const MIN_MEMORY: u64 = 16 << 20;
-
-/// The kernel takes no smaller CPU quota (1 ms), µs per 100 ms.
-pub const MIN_CPU_QUOTA: u64 = 1000;
 
 /// Ten whole CPUs, µs per 100 ms.
 pub const MAX_CPU_QUOTA: u64 = 1_000_000;

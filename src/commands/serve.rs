@@ -59,6 +59,8 @@ fn bounds(policy: &ExecutionPolicy) -> ArgumentBounds {
         max_cpu_quota: limits.max_cpu_quota,
         max_code_bytes: policy.max_code_bytes as u64,
         max_stdin_bytes: policy.max_stdin_bytes as u64,
+        max_files: policy.max_files as u64,
+        max_file_bytes: policy.max_file_bytes as u64,
     }
 }
 

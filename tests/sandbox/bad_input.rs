@@ -15,7 +15,7 @@ fn bad_arguments_are_tool_errors_and_start_nothing() {
         return;
     };
     let mut server = Server::start(&home);
-    for (name, arguments, kind, field) in [
+    let cases = [
         ("no code", json!({}), "invalid_argument", "code"),
         (
             "code of another type",
@@ -149,7 +149,9 @@ fn bad_arguments_are_tool_errors_and_start_nothing() {
             "invalid_argument",
             "stdin",
         ),
-    ] {
+    ];
+    let refusals = cases.len();
+    for (name, arguments, kind, field) in cases {
         // `told` asserts that `isError` is set.
         let told = server.call(arguments);
         let error = &told["error"];
@@ -172,11 +174,12 @@ fn bad_arguments_are_tool_errors_and_start_nothing() {
     };
     let audit = home.audit();
     assert!(!audit.iter().any(started), "{audit:#?}");
+    let refused = |line: &&Value| line["event"] == "execution.refused";
+    assert_eq!(audit.iter().filter(refused).count(), refusals, "{audit:#?}");
     assert!(
-        audit
+        !audit
             .iter()
-            .any(|line| line["event"] == "execution.refused"),
-        "{audit:#?}"
+            .any(|line| line.to_string().contains("tiemout"))
     );
 
     // The largest of everything is taken.

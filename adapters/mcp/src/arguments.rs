@@ -1,19 +1,31 @@
 //! Turns the JSON arguments of `execute_python` and `execute_r` into an `ExecutionRequest`.
 //!
-//! Every bad input is a [`Fault`], never a panic and never a silent default. Bounds of values,
-//! syntax of sizes and everything else that is policy is left to the domain.
+//! Every bad input is a [`Fault`], never a panic and never a silent default. Syntax of sizes, bounds
+//! of all values but oddly written numbers, and everything else that is policy is left to the domain.
 
-use mcp_forge_ports::vocabulary::{ExecutionRequest, Language, RefusalKind};
+use std::ops::RangeInclusive;
+
+use mcp_forge_ports::vocabulary::{ExecutionRequest, Language, MIN_CPU_QUOTA, RefusalKind};
 use serde_json::{Map, Value};
 
+use crate::input_files::{self, Source};
 use crate::settings::ArgumentBounds;
-use crate::value::{Fault, echo, text, whole};
+use crate::value::{Fault, Whole, describe, echo, text};
+use crate::written::WrittenNumbers;
 
 /// The arguments that exist.
-const BUILT: [&str; 5] = ["code", "timeout", "memory", "cpu_quota", "stdin"];
+pub(crate) const BUILT: [&str; 7] = [
+    "code",
+    "timeout",
+    "memory",
+    "cpu_quota",
+    "stdin",
+    "files",
+    "background",
+];
 
 /// Arguments of the public interface that are not built yet, with what to do without them.
-const LATER: [(&str, &str); 7] = [
+const LATER: [(&str, &str); 5] = [
     (
         "session_id",
         "put everything into one program: nothing is kept between calls",
@@ -34,26 +46,28 @@ const LATER: [(&str, &str); 7] = [
         "mcp_tools",
         "call the other tools yourself and put their results into `code`",
     ),
-    (
-        "files",
-        "put the data into `code` or `stdin`, and let the program write its files",
-    ),
-    (
-        "background",
-        "leave it out and wait for the result; raise `timeout` for long work",
-    ),
 ];
 
 /// How alike two names must be to suggest one for the other (0 to 1).
 const LIKENESS: f64 = 0.8;
 
-/// Reads the arguments of the tool `tool`.
+/// What a call asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// Without the files.
+    pub(crate) request: ExecutionRequest,
+    pub(crate) files: Vec<Source>,
+    pub(crate) background: bool,
+}
+
+/// Reads the arguments of the tool `tool`, whose numbers were written like this.
 pub(crate) fn parse(
     tool: &str,
     language: Language,
     bounds: &ArgumentBounds,
     mut arguments: Map<String, Value>,
-) -> Result<ExecutionRequest, Fault> {
+    written: &WrittenNumbers,
+) -> Result<Call, Fault> {
     // Ordered by name, so that of several faults the same one is told each time.
     let mut names: Vec<&String> = arguments.keys().collect();
     names.sort_unstable();
@@ -62,8 +76,9 @@ pub(crate) fn parse(
     }
 
     let mut take = |name: &str| arguments.remove(name).unwrap_or(Value::Null);
+    let mut string = |name, allowed: &str| text(name, take(name), written.get(name), allowed);
     let code_bound = format!("a string of at most {} bytes", bounds.max_code_bytes);
-    let Some(code) = text("code", take("code"), &code_bound)? else {
+    let Some(code) = string("code", &code_bound)? else {
         return Err(Fault::invalid(
             "code",
             "`code` is missing".to_owned(),
@@ -72,15 +87,47 @@ pub(crate) fn parse(
         ));
     };
     let mut request = ExecutionRequest::new(language, code);
-    let seconds = format!("1 to {} (seconds)", bounds.max_timeout_s);
-    request.timeout = whole("timeout", &take("timeout"), &seconds)?;
-    let memory = format!("a size such as \"512m\", at most \"{}\"", bounds.max_memory);
-    request.memory = text("memory", take("memory"), &memory)?;
-    let quota = format!("1 to {} (µs of CPU time per 100 ms)", bounds.max_cpu_quota);
-    request.cpu_quota = whole("cpu_quota", &take("cpu_quota"), &quota)?;
+    request.memory = string("memory", &bounds.memory())?;
     let input = format!("a string of at most {} bytes", bounds.max_stdin_bytes);
-    request.stdin = text("stdin", take("stdin"), &input)?;
-    Ok(request)
+    request.stdin = string("stdin", &input)?;
+
+    let number = |field, range: RangeInclusive<u64>, unit: &str| {
+        let allowed = &format!("{} to {} ({unit})", range.start(), range.end());
+        let value = arguments.get(field).unwrap_or(&Value::Null);
+        let whole = Whole {
+            field,
+            range,
+            allowed,
+        };
+        whole.read(value, written.get(field))
+    };
+    request.timeout = number("timeout", 1..=bounds.max_timeout_s, "seconds")?;
+    request.cpu_quota = number(
+        "cpu_quota",
+        MIN_CPU_QUOTA..=bounds.max_cpu_quota,
+        "µs of CPU time per 100 ms",
+    )?;
+    let background = match arguments.get("background") {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(background)) => *background,
+        Some(other) => {
+            return Err(Fault::invalid(
+                "background",
+                format!(
+                    "`background` must be true or false, not {}",
+                    describe(other)
+                ),
+                "send it without quotes, or leave it out to wait for the result".to_owned(),
+                "true or false",
+            ));
+        }
+    };
+    let files = input_files::parse(arguments.remove("files").unwrap_or_default())?;
+    Ok(Call {
+        request,
+        files,
+        background,
+    })
 }
 
 fn check_name(tool: &str, name: &str, value: &Value) -> Result<(), Fault> {
@@ -147,14 +194,27 @@ mod tests {
             max_cpu_quota: 400_000,
             max_code_bytes: 1_000_000,
             max_stdin_bytes: 1_000_000,
+            max_files: 10,
+            max_file_bytes: 1_000_000,
         }
     }
 
     fn parsed(arguments: Value) -> Result<ExecutionRequest, Fault> {
+        parsed_call(arguments).map(|call| call.request)
+    }
+
+    fn parsed_call(arguments: Value) -> Result<Call, Fault> {
         let Value::Object(arguments) = arguments else {
             panic!("not an object: {arguments}")
         };
-        parse("execute_python", Language::Python, &bounds(), arguments)
+        let written = WrittenNumbers::default();
+        parse(
+            "execute_python",
+            Language::Python,
+            &bounds(),
+            arguments,
+            &written,
+        )
     }
 
     #[test]
@@ -221,6 +281,19 @@ mod tests {
                 Some("code, timeout, memory, cpu_quota, stdin")
             );
         }
+    }
+
+    #[test]
+    fn files_and_background_are_taken() {
+        let call = parsed_call(json!({
+            "code": "1", "files": [{"path": "a", "text": ""}], "background": true,
+        }))
+        .unwrap();
+        assert!(call.background);
+        assert_eq!(call.files.len(), 1);
+        let fault = parsed_call(json!({"code": "1", "background": "yes"})).unwrap_err();
+        assert_eq!(fault.field.as_deref(), Some("background"));
+        assert!(!parsed_call(json!({"code": "1"})).unwrap().background);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use mcp_forge_ports::vocabulary::Language;
+use mcp_forge_ports::vocabulary::{Language, MIN_CPU_QUOTA};
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
@@ -61,10 +61,11 @@ fn execute(language: Language, bounds: &ArgumentBounds) -> Option<LanguageTool> 
     let shown = presentation(language)?;
     let description = format!(
         "Runs {article} {name} program in a fresh, isolated sandbox and returns its standard output and \
-         standard error, {value}, and the error with its traceback if it failed. Nothing is kept \
-         between calls: no variables, files or processes, so each program must be complete in \
-         itself. There is no network and no access to the user's files; only /tmp and /workspace \
-         are writable, and both are empty. Print what you want to see.",
+         standard error, {value}, its plots as pictures, and the error with its traceback if it \
+         failed. No variables or processes are kept between calls, so each program must be \
+         complete in itself. There is no network and no access to the user's files; only /tmp and \
+         /workspace are writable, and both are empty but for `files`. Files left in /workspace are \
+         listed in the result and can be read as resources. Print what you want to see.",
         article = shown.article,
         name = shown.name,
         value = shown.value,
@@ -112,19 +113,20 @@ fn input_schema(name: &str, bounds: &ArgumentBounds) -> JsonObject {
                 "examples": [bounds.default_memory, bounds.max_memory],
                 "description": format!(
                     "Memory limit of all processes of the run together: a number with the unit \
-                     k, m or g (powers of 1024), at most {}. The program is killed when it \
+                     k, m or g (powers of 1024), from {} to {}. The program is killed when it \
                      needs more.",
+                    ArgumentBounds::min_memory(),
                     bounds.max_memory
                 ),
             },
             "cpu_quota": {
                 "type": "integer",
-                "minimum": 1,
+                "minimum": MIN_CPU_QUOTA,
                 "maximum": bounds.max_cpu_quota,
                 "default": bounds.default_cpu_quota,
                 "description": format!(
                     "CPU limit in microseconds of CPU time per 100 ms: 100000 is one core, 50000 \
-                     half a core; at most {}.",
+                     half a core; from {MIN_CPU_QUOTA} to {}.",
                     bounds.max_cpu_quota
                 ),
             },
@@ -135,6 +137,33 @@ fn input_schema(name: &str, bounds: &ArgumentBounds) -> JsonObject {
                      reading standard input fails at once.",
                     bounds.max_stdin_bytes
                 ),
+            },
+            "files": {
+                "type": "array",
+                "maxItems": bounds.max_files,
+                "description": format!(
+                    "Files placed in /workspace before the program starts, at most {} bytes \
+                     together. Each has a `path` below /workspace and one of `text`, `base64`, and \
+                     `uri` (of a file, picture or log of an earlier result).",
+                    bounds.max_file_bytes
+                ),
+                "items": {
+                    "type": "object",
+                    "additionalProperties": false,
+                    "required": ["path"],
+                    "properties": {
+                        "path": { "type": "string" },
+                        "text": { "type": "string" },
+                        "base64": { "type": "string" },
+                        "uri": { "type": "string" },
+                    },
+                },
+            },
+            "background": {
+                "type": "boolean",
+                "default": false,
+                "description": "Return a run_id at once instead of waiting; get_run gives the \
+                                result, cancel_run stops it.",
             },
         },
     });

@@ -4,13 +4,15 @@
 //! result; it reports progress and passes cancellation on. It speaks stdio, or any other byte
 //! stream of JSON lines, in every protocol revision that rmcp knows.
 //!
-//! It deliberately checks no policy and no bound of a value (the domain does), writes no audit
-//! entry, and logs nothing a client sent.
+//! It deliberately checks no policy (the domain does), writes no audit entry (a call that it refuses
+//! itself it reports through the port), and logs nothing a client sent.
 //!
 //! [`CodeExecution`]: mcp_forge_ports::driving::CodeExecution
 
 mod arguments;
 mod catalog;
+mod in_flight;
+mod input_files;
 mod line_scan;
 mod line_transport;
 mod newest_line;
@@ -26,7 +28,9 @@ mod text;
 mod tool_result;
 mod uri;
 mod value;
+mod window;
 pub mod wire;
+mod written;
 
 pub use serve::{ServeError, serve, serve_stdio};
 pub use server::McpServer;

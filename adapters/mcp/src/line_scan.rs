@@ -7,7 +7,7 @@
 use rmcp::model::RequestId;
 
 /// Longest member name or id that is kept, bytes.
-const KEPT: usize = 256;
+pub(crate) const KEPT: usize = 256;
 
 /// What is known of the line up to now.
 #[derive(Debug, Default)]
@@ -25,8 +25,12 @@ pub(crate) struct LineScan {
     in_value: bool,
     name: Vec<u8>,
     value: Vec<u8>,
+    has_id: bool,
     id: Option<RequestId>,
     has_method: bool,
+    /// Whether the method is a string.
+    names_method: bool,
+    has_outcome: bool,
 }
 
 impl LineScan {
@@ -74,14 +78,24 @@ impl LineScan {
         }
     }
 
-    /// The id of the request that the line holds; none if it is no request.
+    /// The id of the request that the line holds, or tries to hold; none if it is an answer.
     pub(crate) fn request_id(&self) -> Option<RequestId> {
-        self.has_method.then(|| self.id.clone()).flatten()
+        self.id.clone().filter(|_| !self.is_answer())
     }
 
-    /// Whether the line has a method, as requests and notifications do.
-    pub(crate) fn has_method(&self) -> bool {
-        self.has_method
+    /// Whether the line has an id that no request can have.
+    pub(crate) fn has_bad_id(&self) -> bool {
+        self.has_id && self.id.is_none()
+    }
+
+    /// Whether the line is an answer, for all that is known: it must not be answered itself.
+    pub(crate) fn is_answer(&self) -> bool {
+        self.has_outcome && !self.has_method
+    }
+
+    /// Whether the line is a notification, for all that is known.
+    pub(crate) fn is_notification(&self) -> bool {
+        self.names_method && !self.has_id
     }
 
     /// Keeps a byte of a name or value of the top-level object.
@@ -100,11 +114,19 @@ impl LineScan {
     }
 
     fn end_member(&mut self) {
-        match self.name.as_slice() {
-            b"\"id\"" if self.value.len() <= KEPT => {
-                self.id = serde_json::from_slice(&self.value).ok();
+        // A name may be written with escapes.
+        match serde_json::from_slice::<String>(&self.name).as_deref() {
+            Ok("id") => {
+                self.has_id = true;
+                self.id = (self.value.len() <= KEPT)
+                    .then(|| serde_json::from_slice(&self.value).ok())
+                    .flatten();
             }
-            b"\"method\"" => self.has_method = true,
+            Ok("method") => {
+                self.has_method = true;
+                self.names_method = self.value.starts_with(b"\"");
+            }
+            Ok("result" | "error") => self.has_outcome = true,
             _ => {}
         }
         self.name.clear();
@@ -138,6 +160,9 @@ mod tests {
             r#"{"params":"\"id\":8,{","id":7,"method":"m"}"#,
             r#"{"params":"\\","id":7,"method":"m","x":"é\u00e9"}"#,
             r#"{"method":"m","id":7,"params":{"cut":["#,
+            r#"{"\u0069d":7,"method":"m"}"#,
+            r#"{"id":7}"#,
+            r#"{"id":7,"method":"m","result":{}}"#,
         ] {
             assert_eq!(scan(line).request_id(), number, "{line}");
         }
@@ -160,6 +185,29 @@ mod tests {
         ] {
             assert_eq!(scan(line).request_id(), None, "{line}");
         }
+    }
+
+    #[test]
+    fn what_gets_no_answer_is_known() {
+        for (line, is_answer, is_notification) in [
+            (r#"{"id":7,"result":{}}"#, true, false),
+            (r#"{"error":{"code":1}}"#, true, false),
+            (r#"{"method":"m","params":{"id":1}}"#, false, true),
+            (r#"{"\u006dethod":"m"}"#, false, true),
+            (r#"{"method":"m","id":null}"#, false, false),
+            (r#"{"method":7}"#, false, false),
+            (r#"{"params":{"method":"m","result":1}}"#, false, false),
+            (r#"[{"method":"m"},{"result":1}]"#, false, false),
+            (r#"["method","result"]"#, false, false),
+            ("{}", false, false),
+        ] {
+            let scan = scan(line);
+            assert_eq!(scan.is_answer(), is_answer, "{line}");
+            assert_eq!(scan.is_notification(), is_notification, "{line}");
+        }
+        assert!(scan(r#"{"method":"m","id":1.5}"#).has_bad_id());
+        assert!(!scan(r#"{"method":"m","id":1}"#).has_bad_id());
+        assert!(!scan(r#"{"method":"m"}"#).has_bad_id());
     }
 
     #[test]

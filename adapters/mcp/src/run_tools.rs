@@ -8,7 +8,8 @@ use rmcp::model::{CallToolResult, JsonObject, Tool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
 use crate::settings::ArgumentBounds;
-use crate::value::{Fault, echo, text, whole};
+use crate::value::{Fault, Whole, echo, text};
+use crate::written::WrittenNumbers;
 use crate::{tool_result, wire};
 
 /// Longest wait of `get_run`, seconds. Many clients give a call one minute.
@@ -116,6 +117,7 @@ impl RunTool {
         runs: &dyn Runs,
         bounds: &ArgumentBounds,
         mut arguments: Map<String, Value>,
+        written: &WrittenNumbers,
     ) -> Result<CallToolResult, Fault> {
         let known = self.arguments();
         if let Some(name) = arguments
@@ -136,6 +138,7 @@ impl RunTool {
             text(
                 "run_id",
                 arguments.remove("run_id").unwrap_or_default(),
+                written.get("run_id"),
                 RUN_ID,
             )?
             .ok_or_else(|| {
@@ -150,13 +153,17 @@ impl RunTool {
         let told = match self {
             Self::Get => {
                 let run_id = run_id()?;
-                let allowed = format!("1 to {MAX_WAIT} (seconds)");
+                let whole = Whole {
+                    field: "wait",
+                    range: 1..=MAX_WAIT,
+                    allowed: &format!("1 to {MAX_WAIT} (seconds)"),
+                };
                 let wait = arguments.remove("wait").unwrap_or_default();
-                let wait = whole("wait", &wait, &allowed)?.unwrap_or(0);
+                let wait = whole.read(&wait, written.get("wait"))?.unwrap_or(0);
                 if wait > MAX_WAIT {
-                    let message = format!("`wait` is {wait} s, more than {MAX_WAIT}");
+                    let message = format!("`wait` must be at most {MAX_WAIT}, not {wait}");
                     let hint = "ask again when the time is over".to_owned();
-                    return Err(Fault::invalid("wait", message, hint, &allowed));
+                    return Err(Fault::invalid("wait", message, hint, whole.allowed));
                 }
                 runs.get(&run_id, Duration::from_secs(wait)).await
             }

@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
+use futures::FutureExt;
 use rmcp::service::{QuitReason, ServerInitializeError, serve_server_with_ct};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-use crate::line_transport::LineTransport;
+use crate::line_transport::{HangUp, LineTransport};
 use crate::server::McpServer;
 use crate::stdio::Stdio;
 
@@ -51,10 +52,26 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
+    let hang_up = std::future::pending().boxed().shared();
+    serve_until(server, reader, writer, hang_up, shutdown).await
+}
+
+/// The same, which also ends when the client has hung up and does not read.
+async fn serve_until<R, W>(
+    server: McpServer,
+    reader: R,
+    writer: W,
+    hang_up: HangUp,
+    shutdown: CancellationToken,
+) -> Result<(), ServeError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
     let connection = shutdown.child_token();
     let (server, calls) = server.for_connection();
     let max_bytes = server.settings().max_message_bytes;
-    let transport = LineTransport::new(reader, writer, max_bytes, connection.clone());
+    let transport = LineTransport::new(reader, writer, hang_up, max_bytes, connection.clone());
     let ended = match serve_server_with_ct(server, transport, connection.clone()).await {
         Ok(running) => match running.waiting().await {
             Ok(QuitReason::JoinError(_)) | Err(_) => Err(ServeError::Panicked),
@@ -89,7 +106,7 @@ where
 /// [`ServeError::Stdio`] when one of the streams cannot be used, and those of [`serve`].
 pub async fn serve_stdio(server: McpServer, shutdown: CancellationToken) -> Result<(), ServeError> {
     let stdio = Stdio::open().map_err(ServeError::Stdio)?;
-    let ended = serve(server, stdio.reader, stdio.writer, shutdown).await;
+    let ended = serve_until(server, stdio.reader, stdio.writer, stdio.hang_up, shutdown).await;
     stdio.last_writes.wait().await;
     ended
 }

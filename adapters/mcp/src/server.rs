@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use mcp_forge_ports::driving::{CodeExecution, NoObserver, RunObserver, Runs};
 use mcp_forge_ports::vocabulary::{
-    ExecutionOutcome, ExecutionRequest, Language, Refusal, RefusalKind,
+    ExecutionOutcome, ExecutionRequest, InputFile, Language, Refusal, RefusalKind,
 };
 use rmcp::ErrorData;
 use rmcp::ServerHandler;
@@ -25,12 +25,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::catalog::{self, LanguageTool};
+use crate::input_files::{self, Source};
+use crate::line_transport::OneTooMany;
 use crate::one_line::one_line;
 use crate::progress::RunWatch;
 use crate::run_tools::{self, RunTool};
 use crate::settings::McpSettings;
 use crate::uri::Parsed;
 use crate::value::{Fault, describe, echo};
+use crate::window::MAX_CALLS;
+use crate::written::WrittenNumbers;
 use crate::{arguments, resources, tool_result, uri, wire};
 
 /// Longest client name, characters.
@@ -114,15 +118,29 @@ impl McpServer {
     ) -> CallToolResult {
         let correlation_id = correlation_id(&context.meta);
         let bounds = &self.core.settings.bounds;
-        let mut request = match arguments::parse(name, language, bounds, arguments) {
-            Ok(request) => request,
-            Err(fault) => return tool_result::rejected(fault, correlation_id),
+        if context.extensions.get::<OneTooMany>().is_some() {
+            return self.refuse(one_too_many(), context).await;
+        }
+        let written = context.extensions.get::<WrittenNumbers>();
+        let written = written.cloned().unwrap_or_default();
+        let call = match arguments::parse(name, language, bounds, arguments, &written) {
+            Ok(call) => call,
+            Err(fault) => return self.refuse(fault, context).await,
+        };
+        let mut request = call.request;
+        request.files = match self.files(call.files).await {
+            Ok(files) => files,
+            Err(fault) => return self.refuse(fault, context).await,
         };
         request.correlation_id = correlation_id.clone();
-        request.client = context
-            .client_info()
-            .map(|client| one_line(&client.name, NAME_CHARS))
-            .filter(|client| !client.is_empty());
+        request.idempotency_key = meta_text(&context.meta, "idempotencyKey");
+        request.client = client(context);
+        if call.background {
+            return match self.core.execution.launch(request).await {
+                Ok(status) => tool_result::launched(&status),
+                Err(refusal) => tool_result::refused(&refusal),
+            };
+        }
         match self.run(request, context).await {
             Some(Ok(outcome)) => tool_result::ended(&outcome, bounds),
             Some(Err(refusal)) => tool_result::refused(&refusal),
@@ -137,6 +155,49 @@ impl McpServer {
                 tool_result::rejected(fault, correlation_id)
             }
         }
+    }
+
+    /// Fetches the contents of files that are parts of earlier runs.
+    async fn files(&self, sources: Vec<Source>) -> Result<Vec<InputFile>, Fault> {
+        let mut files = Vec::new();
+        // One byte more than allowed: the core says that it is too much.
+        let mut room = self.core.settings.bounds.max_file_bytes + 1;
+        for source in sources {
+            let file = match source {
+                Source::Given(file) => file,
+                Source::Part {
+                    path,
+                    part:
+                        Parsed {
+                            run_id,
+                            part,
+                            range,
+                        },
+                } => {
+                    let range = range.start..range.end.min(range.start.saturating_add(room));
+                    match self.core.runs.read(&run_id, part, range).await {
+                        Ok(bytes) => InputFile {
+                            path,
+                            data: bytes.data,
+                        },
+                        Err(refusal) => {
+                            return Err(input_files::fault(refusal.message, refusal.hint));
+                        }
+                    }
+                }
+            };
+            room = room.saturating_sub(file.data.len() as u64);
+            files.push(file);
+        }
+        Ok(files)
+    }
+
+    /// Refuses a call that does not reach the core; it only takes note of that.
+    async fn refuse(&self, fault: Fault, context: &RequestContext<RoleServer>) -> CallToolResult {
+        let id = correlation_id(&context.meta).unwrap_or_default();
+        let refusal = fault.into_refusal(id);
+        let refusal = self.core.execution.refuse(refusal, client(context)).await;
+        tool_result::refused(&refusal)
     }
 
     /// Runs the request, reporting progress if the client asked for it; none when it panicked.
@@ -172,7 +233,7 @@ impl McpServer {
     }
 
     /// A `tools/call` whose parameters do not have the shape of one.
-    fn misshapen_call(
+    async fn misshapen_call(
         &self,
         params: Option<&Value>,
         context: &RequestContext<RoleServer>,
@@ -197,7 +258,7 @@ impl McpServer {
                     field: None,
                     allowed: None,
                 };
-                Ok(tool_result::rejected(fault, correlation_id(&context.meta)))
+                Ok(self.refuse(fault, context).await)
             }
             _ => Err(ErrorData::invalid_params(
                 "tools/call has malformed parameters",
@@ -243,10 +304,15 @@ impl ServerHandler for McpServer {
         let arguments = request.arguments.unwrap_or_default();
         if let Some(tool) = RunTool::named(&request.name) {
             let bounds = &self.core.settings.bounds;
-            let result = tool.call(&*self.core.runs, bounds, arguments).await;
-            let result = result.unwrap_or_else(|fault| {
-                tool_result::rejected(fault, correlation_id(&context.meta))
-            });
+            let written = context.extensions.get::<WrittenNumbers>();
+            let written = written.cloned().unwrap_or_default();
+            let result = match tool
+                .call(&*self.core.runs, bounds, arguments, &written)
+                .await
+            {
+                Ok(result) => result,
+                Err(fault) => self.refuse(fault, &context).await,
+            };
             return Ok(result.into());
         }
         let Some(LanguageTool { language, .. }) = self.tool(&request.name) else {
@@ -335,7 +401,9 @@ impl ServerHandler for McpServer {
     ) -> Result<CustomResult, ErrorData> {
         match request.method.as_str() {
             "tools/call" => {
-                let mut result = self.misshapen_call(request.params.as_ref(), &context)?;
+                let mut result = self
+                    .misshapen_call(request.params.as_ref(), &context)
+                    .await?;
                 // rmcp does this for results of its own types only.
                 if context.protocol_version() < Some(ProtocolVersion::V_2026_07_28) {
                     result.result_type = None;
@@ -373,7 +441,31 @@ fn one_page(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
     }
 }
 
+fn one_too_many() -> Fault {
+    Fault {
+        kind: RefusalKind::Busy,
+        message: format!(
+            "the connection holds as many calls as it can: {MAX_CALLS}, or fewer large ones"
+        ),
+        hint: "wait for the result of an earlier call, or cancel one".to_owned(),
+        field: None,
+        allowed: None,
+    }
+}
+
+/// Who asks, as it says.
+fn client(context: &RequestContext<RoleServer>) -> Option<String> {
+    context
+        .client_info()
+        .map(|client| one_line(&client.name, NAME_CHARS))
+        .filter(|client| !client.is_empty())
+}
+
 /// The caller's correlation id as it was sent; the core says whether it can be used.
 fn correlation_id(meta: &RequestMetaObject) -> Option<String> {
-    meta.get("correlationId")?.as_str().map(str::to_owned)
+    meta_text(meta, "correlationId")
+}
+
+fn meta_text(meta: &RequestMetaObject, name: &str) -> Option<String> {
+    meta.get(name)?.as_str().map(str::to_owned)
 }

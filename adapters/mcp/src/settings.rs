@@ -1,10 +1,10 @@
 //! What the operator's configuration says about the MCP server, as plain numbers and text.
 //!
-//! The bounds are only told to the client here, in schemas and hints. The domain keeps them.
+//! The bounds are mostly told to the client here, in schemas and hints. The domain keeps them.
 
 use std::time::Duration;
 
-use mcp_forge_ports::vocabulary::Language;
+use mcp_forge_ports::vocabulary::{Language, MIN_MEMORY};
 
 /// Default of [`McpSettings::max_message_bytes`]: room for a program of 5 MB with every character
 /// escaped once, so that the domain can refuse it by name.
@@ -55,6 +55,26 @@ pub struct ArgumentBounds {
     pub max_code_bytes: u64,
     /// Longest standard input, bytes.
     pub max_stdin_bytes: u64,
+    /// Most files of a call.
+    pub max_files: u64,
+    /// Bytes of all those files together.
+    pub max_file_bytes: u64,
+}
+
+impl ArgumentBounds {
+    /// What `memory` may be, in words.
+    pub(crate) fn memory(&self) -> String {
+        format!(
+            "a size such as \"512m\", {} to {}",
+            Self::min_memory(),
+            self.max_memory
+        )
+    }
+
+    /// The smallest memory limit, as a caller would write it.
+    pub(crate) fn min_memory() -> String {
+        format!("{}m", MIN_MEMORY >> 20)
+    }
 }
 
 /// How often progress is reported to a client that asked for it.

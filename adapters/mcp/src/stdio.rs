@@ -9,12 +9,15 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::executor::block_on;
 use rustix::fs::FileType;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
+
+use crate::line_transport::HangUp;
 
 /// Bytes in flight between the server and a thread.
 const BUFFER: usize = 64 * 1024;
@@ -26,6 +29,7 @@ const LAST_WRITES: Duration = Duration::from_secs(2);
 pub(crate) struct Stdio {
     pub(crate) reader: Box<dyn AsyncRead + Send + Unpin>,
     pub(crate) writer: Box<dyn AsyncWrite + Send + Unpin>,
+    pub(crate) hang_up: HangUp,
     pub(crate) last_writes: LastWrites,
 }
 
@@ -48,26 +52,38 @@ impl Stdio {
     ///
     /// When a descriptor cannot be used, or no thread can be started.
     pub(crate) fn open() -> io::Result<Self> {
-        let reader = reader()?;
+        let (reader, hang_up) = reader()?;
         let (writer, last_writes) = writer()?;
         Ok(Self {
             reader,
             writer,
+            hang_up,
             last_writes,
         })
     }
 }
 
-fn reader() -> io::Result<Box<dyn AsyncRead + Send + Unpin>> {
+fn reader() -> io::Result<(Box<dyn AsyncRead + Send + Unpin>, HangUp)> {
     let stdin = io::stdin();
     match kind(stdin.as_fd())? {
         // A pipe that belongs to another user cannot be opened anew; it gets a thread.
         FileType::Fifo => {
-            if let Ok(pipe) = pipe::OpenOptions::new().open_receiver("/proc/self/fd/0") {
-                return Ok(Box::new(pipe));
+            let open = || pipe::OpenOptions::new().open_receiver("/proc/self/fd/0");
+            if let (Ok(pipe), Ok(watched)) = (open(), open()) {
+                // The interest is in neither reading nor urgent data: only a close ends it.
+                let closed = async move {
+                    let _ = watched.ready(Interest::PRIORITY).await;
+                };
+                return Ok((Box::new(pipe), closed.boxed().shared()));
             }
         }
-        FileType::Socket => return Ok(Box::new(socket(stdin.as_fd())?)),
+        FileType::Socket => {
+            let watched = socket(stdin.as_fd())?;
+            let closed = async move {
+                let _ = watched.ready(Interest::PRIORITY).await;
+            };
+            return Ok((Box::new(socket(stdin.as_fd())?), closed.boxed().shared()));
+        }
         _ => {}
     }
     let (near, mut far) = tokio::io::duplex(BUFFER);
@@ -88,7 +104,7 @@ fn reader() -> io::Result<Box<dyn AsyncRead + Send + Unpin>> {
                 }
             }
         })?;
-    Ok(Box::new(near))
+    Ok((Box::new(near), std::future::pending().boxed().shared()))
 }
 
 fn writer() -> io::Result<(Box<dyn AsyncWrite + Send + Unpin>, LastWrites)> {

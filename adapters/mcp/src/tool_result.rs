@@ -18,7 +18,7 @@ use crate::{text, wire};
 /// Longest correlation id that is repeated without the core having looked at it, characters.
 const ECHOED_ID_CHARS: usize = 128;
 
-/// The result of a call that did not reach the core, and so got no id there. A caller's id that
+/// The result of a call that a defect ended, so that the core gave it no id. A caller's id that
 /// is no short printable text is not repeated.
 pub(crate) fn rejected(fault: Fault, correlation_id: Option<String>) -> CallToolResult {
     let id = correlation_id
@@ -49,6 +49,16 @@ pub(crate) fn ended(outcome: &ExecutionOutcome, bounds: &ArgumentBounds) -> Call
     result.is_error = Some(!outcome.success());
     result.structured_content = Some(wire::run_result(outcome, Pictures::Linked));
     result
+}
+
+/// A run that goes on in the background.
+pub(crate) fn launched(status: &RunStatus) -> CallToolResult {
+    let text = format!(
+        "Started in the background: {}. Use get_run with this run_id (and `wait`) for the result, \
+         cancel_run to stop it.",
+        text::status(status)
+    );
+    told(text, wire::run_status(status))
 }
 
 /// A run at one moment: its result once it has one.

@@ -1,6 +1,10 @@
 //! Reads single argument values, and says what is wrong with one in words a model can act on.
 //!
-//! It knows types, not policy: whether a number is too large for the operator is not asked here.
+//! It knows types, not policy: whether a number is too large for the operator the domain asks. Only
+//! numbers that are not written as plain digits are compared here, since the domain could not repeat
+//! them as they were written.
+
+use std::ops::RangeInclusive;
 
 use mcp_forge_ports::vocabulary::{Refusal, RefusalKind};
 use serde_json::{Number, Value};
@@ -52,10 +56,18 @@ pub(crate) fn echo(text: &str) -> String {
 
 /// The type of a value with its article, and the value itself where it is short.
 pub(crate) fn describe(value: &Value) -> String {
+    described(value, None)
+}
+
+/// The same of a number that was written like this.
+fn described(value: &Value, written: Option<&str>) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(value) => format!("the boolean {value}"),
-        Value::Number(value) => format!("the number {}", echo(&value.to_string())),
+        Value::Number(value) => {
+            let value = written.map_or_else(|| echo(&value.to_string()), str::to_owned);
+            format!("the number {value}")
+        }
         Value::String(text) => format!("the string {:?}", echo(text)),
         Value::Array(items) => format!("an array of {} items", items.len()),
         Value::Object(members) => format!("an object of {} members", members.len()),
@@ -63,7 +75,12 @@ pub(crate) fn describe(value: &Value) -> String {
 }
 
 /// A text argument. `null` counts as absent.
-pub(crate) fn text(field: &str, value: Value, allowed: &str) -> Result<Option<String>, Fault> {
+pub(crate) fn text(
+    field: &str,
+    value: Value,
+    written: Option<&str>,
+    allowed: &str,
+) -> Result<Option<String>, Fault> {
     match value {
         Value::Null => Ok(None),
         Value::String(text) => Ok(Some(text)),
@@ -75,65 +92,83 @@ pub(crate) fn text(field: &str, value: Value, allowed: &str) -> Result<Option<St
                 Value::Array(_) => format!("send `{field}` as one string with line breaks"),
                 _ => format!("send `{field}` in quotes, as a JSON string"),
             };
-            let found = describe(&other);
+            let found = described(&other, written);
             let message = format!("`{field}` must be a string, not {found}");
             Err(Fault::invalid(field, message, hint, allowed))
         }
     }
 }
 
-/// A whole number of at least 1. `null` counts as absent; `5.0` counts as 5, as JSON Schema has
-/// it; what no `u64` can hold becomes the largest one, so that the domain names its own maximum.
-pub(crate) fn whole(field: &str, value: &Value, allowed: &str) -> Result<Option<u64>, Fault> {
-    let number = match value {
-        Value::Null => return Ok(None),
-        Value::Number(number) => number,
-        other => {
-            let found = describe(other);
-            let hint = match other {
-                Value::String(digits) if digits.trim().parse::<u64>().is_ok() => {
-                    format!("send {} without quotes", digits.trim())
+/// What a whole number may be.
+pub(crate) struct Whole<'a> {
+    /// Name of the argument.
+    pub(crate) field: &'a str,
+    pub(crate) range: RangeInclusive<u64>,
+    /// The range in words.
+    pub(crate) allowed: &'a str,
+}
+
+impl Whole<'_> {
+    /// Reads it. `null` counts as absent; `5.0` counts as 5, as JSON Schema has it. `written` is
+    /// the number as the client wrote it.
+    pub(crate) fn read(&self, value: &Value, written: Option<&str>) -> Result<Option<u64>, Fault> {
+        let Self { field, range, .. } = self;
+        let number = match value {
+            Value::Null => return Ok(None),
+            Value::Number(number) => number,
+            other => {
+                let found = describe(other);
+                let hint = match other {
+                    Value::String(digits) if digits.trim().parse::<u64>().is_ok() => {
+                        format!("send {} without quotes", digits.trim())
+                    }
+                    _ => format!("send `{field}` as a JSON number such as {}", example(field)),
+                };
+                return Err(self.invalid(format!("a whole number, not {found}"), hint));
+            }
+        };
+        let parsed = number.to_string();
+        let shown = written.map_or_else(|| echo(&parsed), str::to_owned);
+        let read = match number.as_u64() {
+            // The domain says what is wrong with it, if anything.
+            Some(read) if read > 0 && shown == parsed => return Ok(Some(read)),
+            Some(read) => read,
+            None => match whole(number) {
+                Some(read) => read,
+                None => {
+                    let hint = "round it to a whole number".to_owned();
+                    return Err(self.invalid(format!("a whole number, not {shown}"), hint));
                 }
-                _ => format!("send `{field}` as a JSON number such as {}", example(field)),
-            };
-            let message = format!("`{field}` must be a whole number, not {found}");
-            return Err(Fault::invalid(field, message, hint, allowed));
+            },
+        };
+        if read < *range.start() {
+            let hint = format!("leave `{field}` out to get the default");
+            return Err(self.invalid(format!("at least {}, not {shown}", range.start()), hint));
         }
-    };
-    let wrong = |what: &str, hint: String| {
-        let message = format!(
-            "`{field}` must be {what}, not {}",
-            echo(&number.to_string())
-        );
-        Err(Fault::invalid(field, message, hint, allowed))
-    };
-    match classify(number) {
-        Whole::Fits(0) | Whole::Negative => wrong(
-            "at least 1",
-            format!("leave `{field}` out to get the default"),
-        ),
-        Whole::Fits(number) => Ok(Some(number)),
-        Whole::Fraction => wrong("a whole number", "round it to a whole number".to_owned()),
+        if read > *range.end() {
+            let hint = format!("give `{field}` as: {}", self.allowed);
+            let fault = self.invalid(format!("at most {}, not {shown}", range.end()), hint);
+            return Err(Fault {
+                kind: RefusalKind::LimitExceeded,
+                ..fault
+            });
+        }
+        Ok(Some(read))
+    }
+
+    fn invalid(&self, wanted: String, hint: String) -> Fault {
+        let message = format!("`{}` must be {wanted}", self.field);
+        Fault::invalid(self.field, message, hint, self.allowed)
     }
 }
 
-/// A number that may be none of those that `whole` takes.
-enum Whole {
-    Fits(u64),
-    Negative,
-    Fraction,
-}
-
-fn classify(number: &Number) -> Whole {
-    if let Some(number) = number.as_u64() {
-        return Whole::Fits(number);
-    }
+/// A number that is no `u64` as the nearest one; none for a fraction.
+fn whole(number: &Number) -> Option<u64> {
     match number.as_f64() {
-        Some(number) if number.fract() != 0.0 => Whole::Fraction,
-        Some(number) if number < 0.0 => Whole::Negative,
+        Some(number) if number.fract() != 0.0 => None,
         // The cast saturates.
-        Some(number) => Whole::Fits(number as u64),
-        None => Whole::Fits(u64::MAX),
+        Some(number) => Some(number as u64),
+        None => Some(u64::MAX),
     }
 }
 
@@ -147,8 +182,19 @@ mod tests {
 
     use super::*;
 
+    fn read(field: &str, value: &Value, written: Option<&str>) -> Result<Option<u64>, Fault> {
+        let allowed = "1 to 300";
+        let range = 1..=300;
+        Whole {
+            field,
+            range,
+            allowed,
+        }
+        .read(value, written)
+    }
+
     fn message(field: &str, value: Value) -> (String, String) {
-        let fault = whole(field, &value, "1 to 300").unwrap_err();
+        let fault = read(field, &value, None).unwrap_err();
         assert_eq!(fault.kind, RefusalKind::InvalidArgument);
         assert_eq!(fault.field.as_deref(), Some(field));
         assert_eq!(fault.allowed.as_deref(), Some("1 to 300"));
@@ -157,16 +203,52 @@ mod tests {
 
     #[test]
     fn whole_numbers_are_taken_however_they_are_written() {
-        for (value, expected) in [
-            (json!(5), 5),
-            (json!(5.0), 5),
-            (json!(1e3), 1000),
-            (json!(u64::MAX), u64::MAX),
-            (json!(1e300), u64::MAX),
+        for (value, written, expected) in [
+            (json!(5), "5", 5),
+            (json!(5.0), "5.0", 5),
+            (json!(1e2), "1e2", 100),
+            // What is wrong with plain digits the domain says.
+            (json!(301), "301", 301),
+            (json!(u64::MAX), "18446744073709551615", u64::MAX),
         ] {
-            assert_eq!(whole("timeout", &value, ""), Ok(Some(expected)), "{value}");
+            for written in [Some(written), None] {
+                let read = read("timeout", &value, written);
+                assert_eq!(read, Ok(Some(expected)), "{value}");
+            }
         }
-        assert_eq!(whole("timeout", &Value::Null, ""), Ok(None));
+        assert_eq!(read("timeout", &Value::Null, None), Ok(None));
+    }
+
+    #[test]
+    fn other_numbers_are_refused_as_they_were_written() {
+        use RefusalKind::{InvalidArgument, LimitExceeded};
+        for (written, kind, wanted) in [
+            (
+                "1000000000000000000000000000000",
+                LimitExceeded,
+                "at most 300",
+            ),
+            ("18446744073709551616", LimitExceeded, "at most 300"),
+            ("1e30", LimitExceeded, "at most 300"),
+            ("3.01e2", LimitExceeded, "at most 300"),
+            ("1E+308", LimitExceeded, "at most 300"),
+            ("1.50", InvalidArgument, "a whole number"),
+            ("-25e-1", InvalidArgument, "a whole number"),
+            ("0e5", InvalidArgument, "at least 1"),
+            ("-0", InvalidArgument, "at least 1"),
+            (
+                "-1000000000000000000000000000000",
+                InvalidArgument,
+                "at least 1",
+            ),
+        ] {
+            let value = serde_json::from_str(written).unwrap();
+            let fault = read("timeout", &value, Some(written)).unwrap_err();
+            let message = format!("`timeout` must be {wanted}, not {written}");
+            assert_eq!((fault.kind, fault.message), (kind, message));
+            assert_eq!(fault.allowed.as_deref(), Some("1 to 300"));
+            assert!(!fault.hint.is_empty());
+        }
     }
 
     #[test]
@@ -215,14 +297,14 @@ mod tests {
 
     #[test]
     fn texts_are_texts_and_repeated_only_in_part() {
-        assert_eq!(text("code", json!("x"), ""), Ok(Some("x".to_owned())));
-        assert_eq!(text("stdin", Value::Null, ""), Ok(None));
-        let fault = text("memory", json!(512), "").unwrap_err();
-        assert_eq!(
-            fault.message,
-            "`memory` must be a string, not the number 512"
-        );
-        let fault = whole("timeout", &json!("z".repeat(100_000)), "").unwrap_err();
+        assert_eq!(text("code", json!("x"), None, ""), Ok(Some("x".to_owned())));
+        assert_eq!(text("stdin", Value::Null, None, ""), Ok(None));
+        for (written, shown) in [(None, "512.0"), (Some("5.12e2"), "5.12e2")] {
+            let fault = text("memory", json!(512.0), written, "").unwrap_err();
+            let message = format!("`memory` must be a string, not the number {shown}");
+            assert_eq!(fault.message, message);
+        }
+        let fault = read("timeout", &json!("z".repeat(100_000)), None).unwrap_err();
         assert!(fault.message.len() < 200, "{}", fault.message.len());
     }
 }

@@ -215,7 +215,11 @@ impl CodeExecution for RunService {
         observer: Arc<dyn RunObserver>,
         cancel: CancellationToken,
     ) -> Result<Arc<ExecutionOutcome>, Refusal> {
-        let (entry, waiter) = self.start(request, observer)?;
+        let client = request.client.clone();
+        let (entry, waiter) = match self.start(request, observer) {
+            Ok(started) => started,
+            Err(refusal) => return Err(self.refuse(refusal, client).await),
+        };
         tokio::select! {
             biased;
             answer = entry.answer() => return answer,
@@ -227,10 +231,25 @@ impl CodeExecution for RunService {
     }
 
     async fn launch(&self, request: ExecutionRequest) -> Result<RunStatus, Refusal> {
-        let (entry, waiter) = self.start(request, Arc::new(NoObserver))?;
+        let client = request.client.clone();
+        let (entry, waiter) = match self.start(request, Arc::new(NoObserver)) {
+            Ok(started) => started,
+            Err(refusal) => return Err(self.refuse(refusal, client).await),
+        };
         waiter.stays();
         entry.decided().await?;
         Ok(self.status(&entry))
+    }
+
+    async fn refuse(&self, mut refusal: Refusal, client: Option<String>) -> Refusal {
+        let ids = &self.core.ports.ids;
+        if check_correlation_id(&refusal.correlation_id).is_err() {
+            refusal.correlation_id = ids.mint(IdKind::Correlation);
+        }
+        let (run_id, id) = (ids.mint(IdKind::Run), refusal.correlation_id.clone());
+        let trail = Trail::new(&self.core.ports, run_id, id, client);
+        trail.note(trail.refused_early(&refusal)).await;
+        refusal
     }
 }
 

@@ -26,6 +26,9 @@ const CLIENT: usize = 128;
 /// Name of the verdict on a sandbox whose limits are not all enforced.
 const WEAK: &str = "WeakSandboxMode";
 
+/// The arguments that an entry may name.
+const ARGUMENTS: [&str; 5] = ["code", "timeout", "memory", "cpu_quota", "stdin"];
+
 pub(super) struct Trail {
     audit: Arc<dyn AuditLog>,
     clock: Arc<dyn Clock>,
@@ -158,6 +161,17 @@ impl Trail {
             }),
             ..self.entry(AuditKind::ExecutionRefused, severity, details)
         }
+    }
+
+    /// A refusal by an adapter. All its texts may be the caller's, also the name of the argument.
+    pub(super) fn refused_early(&self, refusal: &Refusal) -> AuditEvent {
+        let named = |field: &String| ARGUMENTS.contains(&field.as_str());
+        self.refused(&Refusal {
+            message: refusal.kind.as_str().to_owned(),
+            field: refusal.field.clone().filter(named),
+            allowed: None,
+            ..refusal.clone()
+        })
     }
 
     pub(super) fn created(

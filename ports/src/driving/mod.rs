@@ -42,6 +42,13 @@ pub trait CodeExecution: Send + Sync {
     ///
     /// `Busy` when no place is free. Other refusals are told by the status.
     async fn launch(&self, request: ExecutionRequest) -> Result<RunStatus, Refusal>;
+
+    /// Takes note of a call that the adapter refused itself, because no [`ExecutionRequest`] could
+    /// be made of it.
+    ///
+    /// `client` is who asked. Gives what the caller is to be told: the refusal, under its
+    /// correlation id if that is sound and a fresh one otherwise.
+    async fn refuse(&self, refusal: Refusal, client: Option<String>) -> Refusal;
 }
 
 /// The runs that go on, and those that ended lately.

@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+/// Less memory than this and no interpreter starts, bytes.
+pub const MIN_MEMORY: u64 = 16 << 20;
+
+/// The kernel takes no smaller CPU quota (1 ms), µs per 100 ms.
+pub const MIN_CPU_QUOTA: u64 = 1000;
+
 /// The limits that a runtime must put on a sandbox. Resolved and bounded by the domain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResourceLimits {

@@ -11,7 +11,7 @@ mod sandbox;
 pub use audit::{AuditEvent, AuditKind, Severity};
 pub use execution::{ExecutionRequest, InputFile, Refusal, RefusalKind, RunEvent};
 pub use language::{Language, UnknownLanguage};
-pub use limits::{EffectiveLimits, LimitsReport, ResourceLimits};
+pub use limits::{EffectiveLimits, LimitsReport, MIN_CPU_QUOTA, MIN_MEMORY, ResourceLimits};
 pub use outcome::{
     EndedBy, ExecutionOutcome, OutputBlock, OutputFile, OutputStream, Picture, ProgramError,
     RunLog, RuntimeDescription, Usage,

@@ -106,8 +106,9 @@ async fn bad_arguments_are_tool_errors_and_nothing_runs() {
         json!({"code": "1", "environment": "e"}),
         json!({"code": "1", "custom_image": "i"}),
         json!({"code": "1", "mcp_tools": []}),
-        json!({"code": "1", "files": []}),
-        json!({"code": "1", "background": true}),
+        json!({"code": "1", "files": {}}),
+        json!({"code": "1", "files": [{"path": "a"}]}),
+        json!({"code": "1", "background": "yes"}),
     ] {
         let params = json!({
             "_meta": {"correlationId": "corr-9"}, "name": "execute_python", "arguments": arguments,
@@ -124,30 +125,72 @@ async fn bad_arguments_are_tool_errors_and_nothing_runs() {
 }
 
 #[tokio::test]
-async fn a_refusal_before_the_core_gets_an_id_of_its_own() {
-    let mut client = RawClient::initialized(server(Scripted::answering(Ok(completed())))).await;
-    let mut ids = Vec::new();
-    for meta in [
-        json!({}),
-        json!({}),
-        json!({"correlationId": "a\u{7}".repeat(1000)}),
+async fn a_refusal_before_the_core_is_reported_to_it_and_told_under_its_id() {
+    let execution = Scripted::answering(Ok(completed()));
+    let mut client = RawClient::initialized(server(execution.clone())).await;
+    for (meta, arguments, id) in [
+        (json!({}), json!({}), "fresh-1"),
+        (json!({"correlationId": "c-2"}), json!({"code": 1}), "c-2"),
+        (json!({}), json!({"code": "1", "a": 1}), "fresh-3"),
+        (json!({"correlationId": "c-4"}), json!([1]), "c-4"),
     ] {
-        let answer = client
-            .request(
-                "tools/call",
-                json!({"_meta": meta, "name": "execute_python"}),
-            )
-            .await;
-        let id = tool_error(&answer)["correlation_id"]
-            .as_str()
-            .unwrap()
-            .to_owned();
-        assert_eq!(id.len(), 36, "{id}");
-        ids.push(id);
+        let params = json!({"_meta": meta, "name": "execute_python", "arguments": arguments});
+        let answer = client.request("tools/call", params).await;
+        assert_eq!(tool_error(&answer)["correlation_id"], id);
     }
-    ids.sort();
-    ids.dedup();
-    assert_eq!(ids.len(), 3);
+    let refused = execution.refused();
+    let told: Vec<_> = refused
+        .iter()
+        .map(|(refusal, client)| (refusal.field.as_deref(), client.as_deref()))
+        .collect();
+    let client = Some("raw-client");
+    assert_eq!(
+        told,
+        [
+            (Some("code"), client),
+            (Some("code"), client),
+            (Some("a"), client),
+            (None, client)
+        ]
+    );
+    assert_eq!(execution.requests(), []);
+}
+
+#[tokio::test]
+async fn odd_numbers_are_told_as_they_were_written() {
+    let execution = Scripted::answering(Ok(completed()));
+    let mut client = RawClient::initialized(server(execution.clone())).await;
+    for (argument, number, kind, allowed) in [
+        (
+            "timeout",
+            "1000000000000000000000000000000",
+            "limit_exceeded",
+            "1 to 300",
+        ),
+        ("timeout", "1e5", "limit_exceeded", "1 to 300"),
+        ("timeout", "1.50", "invalid_argument", "1 to 300"),
+        ("cpu_quota", "9.99e2", "invalid_argument", "1000 to 400000"),
+        ("memory", "5e8", "invalid_argument", "16m to 4g"),
+    ] {
+        let line = format!(
+            r#"{{"jsonrpc":"2.0","id":900,"method":"tools/call","params":{{"name":"execute_python","arguments":{{"code":"1","{argument}": {number} }}}}}}"#
+        );
+        client.send_line(line.as_bytes()).await;
+        let answer = client.answer(900).await;
+        let error = &tool_error(&answer)["error"];
+        assert_eq!(error["kind"], kind, "{error}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.ends_with(&format!(" {number}")), "{message}");
+        assert!(
+            error["allowed"].as_str().unwrap().contains(allowed),
+            "{error}"
+        );
+    }
+    assert_eq!(execution.requests(), []);
+    let line = br#"{"jsonrpc":"2.0","id":901,"method":"tools/call","params":{"name":"execute_python","arguments":{"code":"1","timeout":1e2}}}"#;
+    client.send_line(line).await;
+    client.answer(901).await;
+    assert_eq!(execution.requests()[0].timeout, Some(100));
 }
 
 #[tokio::test]

@@ -1,15 +1,17 @@
 //! Executions that do what a test says.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use mcp_forge_mcp::{ArgumentBounds, McpServer, McpSettings, ProgressPace};
-use mcp_forge_ports::driving::{CodeExecution, RunObserver};
+use mcp_forge_ports::driving::{CodeExecution, RunObserver, Runs};
 use mcp_forge_ports::vocabulary::{
     EffectiveLimits, EndedBy, ExecutionOutcome, ExecutionRequest, Language, LimitsReport,
-    OutputBlock, OutputStream, Refusal, ResourceLimits, RunStatus, RuntimeDescription, Usage,
+    OutputBlock, OutputStream, Refusal, RefusalKind, ResourceLimits, RunBytes, RunPart, RunStatus,
+    RuntimeDescription, Usage,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +24,7 @@ type Script = dyn Fn(ExecutionRequest, Arc<dyn RunObserver>, CancellationToken) 
 pub(crate) struct Scripted {
     script: Box<Script>,
     requests: Mutex<Vec<ExecutionRequest>>,
+    refused: Mutex<Vec<(Refusal, Option<String>)>>,
 }
 
 impl Scripted {
@@ -38,6 +41,7 @@ impl Scripted {
                 Box::pin(script(request, observer, cancel))
             }),
             requests: Mutex::default(),
+            refused: Mutex::default(),
         })
     }
 
@@ -48,6 +52,11 @@ impl Scripted {
 
     pub(crate) fn requests(&self) -> Vec<ExecutionRequest> {
         self.requests.lock().unwrap().clone()
+    }
+
+    /// What the server refused itself, and who had asked.
+    pub(crate) fn refused(&self) -> Vec<(Refusal, Option<String>)> {
+        self.refused.lock().unwrap().clone()
     }
 }
 
@@ -65,6 +74,48 @@ impl CodeExecution for Scripted {
 
     async fn launch(&self, _request: ExecutionRequest) -> Result<RunStatus, Refusal> {
         unreachable!("nothing here runs in the background")
+    }
+
+    async fn refuse(&self, mut refusal: Refusal, client: Option<String>) -> Refusal {
+        let mut refused = self.refused.lock().unwrap();
+        refused.push((refusal.clone(), client));
+        if refusal.correlation_id.is_empty() {
+            refusal.correlation_id = format!("fresh-{}", refused.len());
+        }
+        refusal
+    }
+}
+
+/// Nothing runs and nothing has run.
+pub(crate) struct NoRuns;
+
+fn no_run() -> Refusal {
+    Refusal {
+        kind: RefusalKind::NotFound,
+        message: "there is no such run".to_owned(),
+        hint: "list them".to_owned(),
+        field: Some("run_id".to_owned()),
+        allowed: None,
+        correlation_id: "corr-1".to_owned(),
+    }
+}
+
+#[async_trait]
+impl Runs for NoRuns {
+    async fn get(&self, _run_id: &str, _wait: Duration) -> Result<RunStatus, Refusal> {
+        Err(no_run())
+    }
+
+    async fn list(&self) -> Vec<RunStatus> {
+        Vec::new()
+    }
+
+    async fn cancel(&self, _run_id: &str) -> Result<RunStatus, Refusal> {
+        Err(no_run())
+    }
+
+    async fn read(&self, _: &str, _: RunPart, _: Range<u64>) -> Result<RunBytes, Refusal> {
+        Err(no_run())
     }
 }
 
@@ -84,7 +135,7 @@ pub(crate) fn waiting(started: CancellationToken, cancelled: CancellationToken) 
 }
 
 pub(crate) fn server(execution: Arc<Scripted>) -> McpServer {
-    McpServer::new(execution, settings())
+    McpServer::new(execution, Arc::new(NoRuns), settings())
 }
 
 pub(crate) fn settings() -> McpSettings {
@@ -97,6 +148,8 @@ pub(crate) fn settings() -> McpSettings {
         max_cpu_quota: 400_000,
         max_code_bytes: 1_000_000,
         max_stdin_bytes: 1_000_000,
+        max_files: 100,
+        max_file_bytes: 1_000_000,
     };
     let mut settings = McpSettings::new(vec![Language::Python], bounds);
     settings.progress = ProgressPace {

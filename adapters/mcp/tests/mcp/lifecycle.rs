@@ -133,10 +133,34 @@ async fn stray_messages_before_the_first_request_are_ignored() {
     });
     client.send(&cancelled).await;
     let answer = client.request("tools/list", json!({})).await;
-    assert_eq!(answer["error"]["code"], -32602, "not opened yet: {answer}");
+    assert_eq!(answer["error"]["code"], -32002, "not opened yet: {answer}");
     client.send(&cancelled).await;
     assert!(client.initialize("2025-06-18").await["result"].is_object());
     assert!(client.request("tools/list", json!({})).await["result"].is_object());
+}
+
+#[tokio::test]
+async fn a_call_before_the_opening_is_told_what_to_do_first() {
+    let execution = Scripted::answering(Ok(completed()));
+    let mut client = RawClient::connect(server(execution.clone()));
+    let answer = client.call(json!({"code": "1"})).await;
+    assert_eq!(answer["error"]["code"], -32002, "{answer}");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("initialize first"), "{message}");
+    let answer = client.request("initialize", json!({})).await;
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("protocolVersion"), "{message}");
+    // Who speaks the revision without sessions forgot something else.
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28"});
+    let answer = client.request("tools/list", json!({"_meta": meta})).await;
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    assert!(answer.to_string().contains("clientCapabilities"));
+    assert_eq!(execution.requests(), []);
+
+    client.initialize("2025-11-25").await;
+    let answer = client.call(json!({"code": "1"})).await;
+    assert_eq!(answer["result"]["isError"], false, "{answer}");
 }
 
 #[tokio::test]
@@ -293,7 +317,11 @@ async fn the_tools_depend_on_the_languages_only() {
     both.languages = vec![Language::R, Language::Python];
     let mut lists = Vec::new();
     for settings in [settings(), both.clone(), both] {
-        let server = McpServer::new(Scripted::answering(Ok(completed())), settings);
+        let server = McpServer::new(
+            Scripted::answering(Ok(completed())),
+            std::sync::Arc::new(crate::fakes::NoRuns),
+            settings,
+        );
         let mut client = RawClient::initialized(server).await;
         let first = client.request("tools/list", json!({})).await["result"].clone();
         client.call(json!({"code": "1"})).await;

@@ -54,8 +54,12 @@ async fn the_bound_is_exact() {
     let mut settings = crate::fakes::settings();
     settings.max_message_bytes = 1000;
     let execution = Scripted::answering(Ok(completed()));
-    let mut client =
-        RawClient::initialized(mcp_forge_mcp::McpServer::new(execution, settings)).await;
+    let mut client = RawClient::initialized(mcp_forge_mcp::McpServer::new(
+        execution,
+        std::sync::Arc::new(crate::fakes::NoRuns),
+        settings,
+    ))
+    .await;
     let empty = json!({
         "jsonrpc": "2.0", "id": 50, "method": "tools/call",
         "params": {"name": "execute_python", "arguments": {"code": ""}},
@@ -103,8 +107,13 @@ async fn a_flood_of_values_is_answered_and_harmless() {
 }
 
 #[tokio::test]
-async fn broken_requests_are_answered_where_they_say_who_asks() {
+async fn every_line_that_is_no_message_gets_one_error() {
     let mut client = client().await;
+    let long_id = format!(
+        r#"{{"jsonrpc":"2.0","id":"{}","method":"ping"}}"#,
+        "x".repeat(257)
+    );
+    let long_line = vec![b'x'; (8 << 20) + 1];
     for (line, code, id) in [
         (
             &br#"{"jsonrpc":"2.0","id":60,"method":"ping","params":{]}"#[..],
@@ -116,48 +125,103 @@ async fn broken_requests_are_answered_where_they_say_who_asks() {
             -32700,
             json!("s"),
         ),
+        (b"hello", -32700, Value::Null),
+        (b"\xff\xfe\x00", -32700, Value::Null),
+        (b"{\"jsonrpc\":", -32700, Value::Null),
+        (b"Content-Length: 7\r", -32700, Value::Null),
+        (
+            br#"{"jsonrpc":"2.0","method":"notifications/initialized""#,
+            -32700,
+            Value::Null,
+        ),
+        (
+            br#"{"jsonrpc":"2.0","id":64,"method":"ping","params":{"a":1e999}}"#,
+            -32700,
+            json!(64),
+        ),
         (
             br#"{"jsonrpc":"1.0","id":61,"method":"ping"}"#,
             -32600,
             json!(61),
         ),
         (br#"{"id":62,"method":"ping"}"#, -32600, json!(62)),
+        (br#"{"jsonrpc":"2.0","id":63}"#, -32600, json!(63)),
         (
-            br#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#,
-            0,
+            br#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#,
+            -32600,
             Value::Null,
         ),
-        (br#"{"jsonrpc":"2.0","id":63}"#, -32600, Value::Null),
+        (
+            br#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#,
+            -32600,
+            Value::Null,
+        ),
+        (
+            br#"{"jsonrpc":"2.0","id":{"a":1},"method":"ping"}"#,
+            -32600,
+            Value::Null,
+        ),
+        (
+            br#"{"jsonrpc":"2.0","id":[1],"method":"ping"}"#,
+            -32600,
+            Value::Null,
+        ),
+        (
+            br#"{"jsonrpc":"2.0","id":true,"method":"ping"}"#,
+            -32600,
+            Value::Null,
+        ),
+        (
+            br#"{"jsonrpc":"2.0","id":1000000000000000000000000000000,"method":"ping"}"#,
+            -32600,
+            Value::Null,
+        ),
+        (
+            br#"{"jsonrpc":"2.0","id":9223372036854775808,"method":"ping"}"#,
+            -32600,
+            Value::Null,
+        ),
+        (long_id.as_bytes(), -32600, Value::Null),
+        (&long_line, -32600, Value::Null),
+        (br#"{"jsonrpc":"2.0","method":7}"#, -32600, Value::Null),
+        (b"{}", -32600, Value::Null),
         (b"[]", -32600, Value::Null),
+        (
+            br#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#,
+            -32600,
+            Value::Null,
+        ),
         (b"7", -32600, Value::Null),
+        (b"null", -32600, Value::Null),
     ] {
         client.send_line(line).await;
-        if code == 0 {
-            continue;
-        }
         let answer = client.next().await.unwrap();
-        let shown = String::from_utf8_lossy(line).into_owned();
+        let shown = String::from_utf8_lossy(&line[..line.len().min(200)]).into_owned();
         assert_eq!(answer["error"]["code"], code, "{shown}: {answer}");
-        assert_eq!(answer["id"], id, "{shown}: {answer}");
+        // It is there, also without a value.
+        assert_eq!(answer.get("id"), Some(&id), "{shown}: {answer}");
+        assert!(answer.to_string().len() < 300, "{answer}");
     }
     goes_on(client).await;
 }
 
 #[tokio::test]
-async fn noise_is_ignored() {
+async fn notifications_answers_and_blank_lines_get_none() {
     let mut client = client().await;
+    let long = json!({"jsonrpc": "2.0", "method": "m", "params": {"a": "x".repeat(9 << 20)}});
     for line in [
         &b""[..],
         b"   \r",
-        b"hello",
-        b"\xff\xfe\x00",
-        b"{\"jsonrpc\":",
         br#"{"jsonrpc":"2.0","method":"notifications/unheard_of","params":{"a":1}}"#,
         br#"{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":1}}"#,
         br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":7}"#,
+        br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1.5}}"#,
         br#"{"jsonrpc":"2.0","id":99,"result":{}}"#,
+        br#"{"jsonrpc":"2.0","id":1.5,"result":{}}"#,
         br#"{"jsonrpc":"2.0","id":99,"error":{"code":1,"message":"m"}}"#,
         br#"{"jsonrpc":"2.0","error":{"code":-32600,"message":"an echo"}}"#,
+        br#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"an echo"}}"#,
+        long.to_string().as_bytes(),
     ] {
         client.send_line(line).await;
     }

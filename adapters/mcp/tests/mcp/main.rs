@@ -5,6 +5,7 @@
 
 mod calls;
 mod fakes;
+mod flood;
 mod lifecycle;
 mod limits;
 mod progress;

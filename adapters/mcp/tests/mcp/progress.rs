@@ -71,7 +71,15 @@ async fn a_silent_run_is_heard_of_at_the_standard_pace() {
     let mut settings = settings();
     settings.progress = ProgressPace::default();
     let started = Instant::now();
-    let notifications = watch(McpServer::new(execution, settings), json!("t")).await;
+    let notifications = watch(
+        McpServer::new(
+            execution,
+            std::sync::Arc::new(crate::fakes::NoRuns),
+            settings,
+        ),
+        json!("t"),
+    )
+    .await;
     assert_eq!(
         messages(&notifications),
         [
@@ -209,7 +217,14 @@ async fn a_client_that_does_not_read_does_not_slow_the_run() {
     });
     let mut settings = settings();
     settings.progress.gap = Duration::ZERO;
-    let mut client = RawClient::connect_with(McpServer::new(execution, settings), 600);
+    let mut client = RawClient::connect_with(
+        McpServer::new(
+            execution,
+            std::sync::Arc::new(crate::fakes::NoRuns),
+            settings,
+        ),
+        600,
+    );
     client.initialize("2025-11-25").await;
     client
         .start(

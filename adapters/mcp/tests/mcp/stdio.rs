@@ -178,6 +178,42 @@ fn a_client_that_stops_reading_ends_the_server() {
 }
 
 #[test]
+fn a_client_that_reads_nothing_and_hangs_up_ends_the_server() {
+    let (near, far) = UnixStream::pair().unwrap();
+    for (kind, stdin, socket) in [
+        ("pipe", Stdio::piped(), None),
+        ("socket", OwnedFd::from(far).into(), Some(near)),
+    ] {
+        let mut child = fixture()
+            .stdin(stdin)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = child.stdout.take();
+        let mut stdin: Box<dyn Write + Send> = match (child.stdin.take(), &socket) {
+            (Some(pipe), _) => Box::new(pipe),
+            (None, Some(socket)) => Box::new(socket.try_clone().unwrap()),
+            (None, None) => unreachable!(),
+        };
+        stdin.write_all(opening().as_bytes()).unwrap();
+        stdin.write_all(call(1, "wait").as_bytes()).unwrap();
+        // More than is answered unread: the rest stays in the pipe, and with it the end.
+        let lists: String = (2..600)
+            .map(|id| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/list\"}}\n"))
+            .collect();
+        stdin.write_all(lists.as_bytes()).unwrap();
+        drop(stdin);
+        if let Some(socket) = socket {
+            socket.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        let hung_up = Instant::now();
+        assert!(wait(child).success(), "{kind}");
+        assert!(hung_up.elapsed() < Duration::from_secs(8), "{kind}");
+        drop(stdout);
+    }
+}
+
+#[test]
 fn closed_standard_streams_end_the_server_at_once() {
     let status = Command::new("sh")
         .arg("-c")

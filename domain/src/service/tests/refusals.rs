@@ -62,6 +62,50 @@ async fn unsound_requests_are_refused_before_anything_is_made() {
 }
 
 #[tokio::test]
+async fn a_refusal_of_an_adapter_is_audited_without_its_texts() {
+    let refusal = |field: Option<&str>, id: &str| Refusal {
+        kind: RefusalKind::InvalidArgument,
+        message: "`owl` is not an argument".to_owned(),
+        hint: "leave owl out".to_owned(),
+        field: field.map(str::to_owned),
+        allowed: Some("no owl".to_owned()),
+        correlation_id: id.to_owned(),
+    };
+    let cases = [
+        (
+            Some("timeout"),
+            "ticket-1",
+            "ticket-1",
+            "invalid_argument: timeout",
+        ),
+        (Some("owl"), "", "correlation-1", "invalid_argument"),
+        (None, "an owl", "correlation-1", "invalid_argument"),
+    ];
+    for (field, id, given, error) in cases {
+        let world = World::new(good());
+        let asked = refusal(field, id);
+        let told = world
+            .service
+            .refuse(asked.clone(), Some("client".to_owned()))
+            .await;
+        let correlation_id = given.to_owned();
+        assert_eq!(
+            told,
+            Refusal {
+                correlation_id,
+                ..asked
+            }
+        );
+        let entry = world.entry(AuditKind::ExecutionRefused);
+        assert_eq!(entry.error.as_deref(), Some(error));
+        assert_eq!(entry.correlation_id, given);
+        assert_eq!(entry.client.as_deref(), Some("client"));
+        assert_eq!(entry.success, Some(false));
+        assert!(!format!("{entry:?}").contains("owl"), "{entry:?}");
+    }
+}
+
+#[tokio::test]
 async fn neither_code_nor_input_nor_output_nor_refused_values_reach_the_audit_log() {
     within(async {
         let world = World::new([
