@@ -20,6 +20,7 @@ mod progress;
 mod serve;
 mod server;
 mod settings;
+#[cfg(feature = "stdio")]
 mod stdio;
 mod text;
 mod tool_result;
