@@ -1,5 +1,5 @@
-//! Puts the application together. The only place with `cfg(feature)` for adapters: a choice that
-//! was compiled out is told as such, not as unknown.
+//! Puts the application together. The only place with `cfg(feature)`: a choice that was compiled out
+//! is told as such, not as unknown.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,6 +14,7 @@ use mcp_forge_ports::PortError;
 use mcp_forge_ports::driven::ContainerRuntime;
 use mcp_forge_spool::SpoolStore;
 
+use crate::cli::{Command, Serve, Transport};
 use crate::settings::Settings;
 use crate::world::{RandomIds, SystemClock, Tasks};
 
@@ -46,7 +47,12 @@ pub(crate) fn helper(mut arguments: impl Iterator<Item = OsString>) -> Option<Ex
         .nth(1)
         .is_some_and(|a| a == mcp_forge_libcontainer::HELPER_ARGUMENT)
     {
-        crate::telemetry::start_helper();
+        // Errors only, since libcontainer warns of what is meant to be.
+        tracing_subscriber::fmt()
+            .with_env_filter("error")
+            .with_writer(std::io::stderr)
+            .with_ansi(false)
+            .init();
         let status = mcp_forge_libcontainer::helper_main(&PLACED);
         return Some(u8::try_from(status).map_or(ExitCode::FAILURE, ExitCode::from));
     }
@@ -62,6 +68,22 @@ pub(crate) fn stdout_was_closed() -> bool {
     return mcp_forge_libcontainer::stdout_was_closed();
     #[cfg(not(feature = "runtime-libcontainer"))]
     false
+}
+
+/// Whether the transport that a command is to use is there.
+///
+/// # Errors
+///
+/// A transport that was compiled out, by the name of its feature.
+pub(crate) fn check_transport(command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Serve(Serve {
+            transport: Transport::Stdio,
+        }) if !cfg!(feature = "transport-stdio") => {
+            bail!("transport stdio: this mcp-forge was compiled without transport-stdio")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What every sandbox gets.
@@ -243,7 +265,23 @@ mod tests {
         };
         assert!(refused("podman").contains("podman (--runtime) is not supported"));
         assert!(refused("warp").contains("unknown runtime \"warp\""));
-        let chosen = Runtime::choose(None, &settings).unwrap();
-        assert_eq!((chosen.kind, chosen.chosen_by), ("libcontainer", "auto"));
+        match Runtime::choose(None, &settings) {
+            Ok(chosen) => assert_eq!((chosen.kind, chosen.chosen_by), ("libcontainer", "auto")),
+            Err(e) if cfg!(feature = "runtime-libcontainer") => panic!("{e}"),
+            Err(e) => assert!(e.to_string().contains("compiled without any runtime")),
+        }
+    }
+
+    #[test]
+    fn a_transport_that_was_compiled_out_is_told_by_its_feature() {
+        let stdio = Transport::Stdio;
+        let checked = check_transport(&Command::Serve(Serve { transport: stdio }));
+        match checked {
+            Ok(()) => assert!(cfg!(feature = "transport-stdio")),
+            Err(e) => {
+                assert!(!cfg!(feature = "transport-stdio"));
+                assert!(e.to_string().ends_with("compiled without transport-stdio"));
+            }
+        }
     }
 }

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         }
     };
     telemetry::start(cli.log_level, cli.log_format);
-    match commands::dispatch(cli) {
+    match compose::check_transport(&cli.command).and_then(|()| commands::dispatch(cli)) {
         Ok(code) => code,
         Err(error) => {
             commands::complain(&error);

@@ -20,16 +20,6 @@ pub(crate) fn start(level: LogLevel, format: LogFormat) {
     }
 }
 
-/// Logs of a helper process: errors only, since libcontainer warns of what is meant to be.
-#[cfg(feature = "runtime-libcontainer")]
-pub(crate) fn start_helper() {
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new("error"))
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .init();
-}
-
 fn quiet(directive: &str) -> tracing_subscriber::filter::Directive {
     directive
         .parse()

@@ -259,6 +259,22 @@ fn holds_unsafe(source: &str) -> bool {
     words(&code(source)).any(|word| word == "unsafe")
 }
 
+/// Whether a source is compiled differently with a feature.
+fn depends_on_a_feature(source: &str) -> bool {
+    // Put together here, so that this file does not depend on one itself.
+    let feature = ["feature", "="].concat();
+    let packed: String = source
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .flat_map(str::chars)
+        .filter(|c| !c.is_whitespace())
+        .collect();
+    packed.match_indices("cfg").any(|(at, _)| {
+        let predicate = packed[at..].split([']', ';', '{']).next();
+        predicate.is_some_and(|predicate| predicate.contains(&feature))
+    })
+}
+
 /// Names of adapters that a source uses.
 fn wire_names(source: &str) -> BTreeSet<String> {
     let named = |word: &str| {
@@ -497,6 +513,34 @@ fn unsafe_code_is_in_named_leaf_modules_only() {
         .collect();
     // Both ways: a module that needs it no more leaves the list.
     assert_eq!(holders, UNSAFE);
+}
+
+#[test]
+fn dependence_on_a_feature_is_found() {
+    for source in [
+        "#[cfg(feature = \"a\")]\nfn a() {}",
+        "#[cfg(all(test,\n    not(feature=\"a\")))] mod a;",
+        "#[cfg_attr(feature = \"a\", allow(dead_code))]",
+        "if cfg!(feature = \"a\") {}",
+    ] {
+        assert!(depends_on_a_feature(source), "{source}");
+    }
+    for source in [
+        "#[cfg(test)]\nmod tests {}",
+        "// #[cfg(feature = \"a\")]",
+        "let cfg = 1; let feature = 2;",
+    ] {
+        assert!(!depends_on_a_feature(source), "{source}");
+    }
+}
+
+#[test]
+fn the_composition_alone_depends_on_features() {
+    let dependent: Vec<String> = files("src/*.rs")
+        .into_iter()
+        .filter(|file| depends_on_a_feature(&read(file)))
+        .collect();
+    assert_eq!(dependent, ["src/compose.rs"]);
 }
 
 #[test]

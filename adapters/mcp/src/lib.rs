@@ -23,6 +23,7 @@ mod run_tools;
 mod serve;
 mod server;
 mod settings;
+#[cfg(feature = "stdio")]
 mod stdio;
 mod text;
 mod tool_result;

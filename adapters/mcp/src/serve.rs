@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::line_transport::{HangUp, LineTransport};
 use crate::server::McpServer;
+#[cfg(feature = "stdio")]
 use crate::stdio::Stdio;
 
 /// Longest wait for cancelled calls after the connection has ended.
@@ -24,6 +25,9 @@ pub enum ServeError {
     /// Standard input or output cannot be used.
     #[error("cannot use standard input and output")]
     Stdio(#[source] std::io::Error),
+    /// The feature `stdio` was left out.
+    #[error("standard input and output are not built in")]
+    CompiledOut,
     /// The client did not speak MCP when it opened the connection.
     #[error("the client did not open the connection as MCP asks: {0}")]
     Handshake(String),
@@ -104,9 +108,20 @@ where
 /// # Errors
 ///
 /// [`ServeError::Stdio`] when one of the streams cannot be used, and those of [`serve`].
+#[cfg(feature = "stdio")]
 pub async fn serve_stdio(server: McpServer, shutdown: CancellationToken) -> Result<(), ServeError> {
     let stdio = Stdio::open().map_err(ServeError::Stdio)?;
     let ended = serve_until(server, stdio.reader, stdio.writer, stdio.hang_up, shutdown).await;
     stdio.last_writes.wait().await;
     ended
+}
+
+/// Says that this build cannot do it.
+///
+/// # Errors
+///
+/// [`ServeError::CompiledOut`], always.
+#[cfg(not(feature = "stdio"))]
+pub async fn serve_stdio(_: McpServer, _: CancellationToken) -> Result<(), ServeError> {
+    Err(ServeError::CompiledOut)
 }
