@@ -101,7 +101,7 @@ pub(crate) fn outcome<'a>(outcome: &'a ExecutionOutcome, bounds: &ArgumentBounds
     text.add("", &files(outcome));
     if let Some(reason) = ending(outcome, bounds) {
         text.add("", &reason);
-    } else if text.0.is_empty() && parts.is_empty() {
+    } else if text.text.is_empty() && parts.is_empty() {
         text.add(
             "",
             "(The program completed and wrote nothing. Print what you want to see.)",
@@ -153,7 +153,7 @@ fn files(outcome: &ExecutionOutcome) -> String {
             file.size
         ));
     }
-    let rest = count.saturating_sub(MAX_FILES as u64);
+    let rest = count - outcome.files.len().min(MAX_FILES) as u64;
     if rest > 0 {
         text.push_str(&format!("\n  and {rest} more"));
     }
@@ -197,29 +197,42 @@ pub(crate) fn refusal(refusal: &Refusal) -> String {
 
 /// Sections that are not empty, each beginning on a line of its own.
 #[derive(Default)]
-struct Sections(String);
+struct Sections {
+    text: String,
+    /// The last thing was a section, which is to end its line.
+    ended: bool,
+}
 
 impl Sections {
     /// Adds what a stream wrote, as it was written.
     fn continue_with(&mut self, written: &str) {
-        self.0.push_str(written);
-    }
-
-    fn flush(&mut self, parts: &mut Vec<Part<'_>>) {
-        if !self.0.is_empty() {
-            parts.push(Part::Text(std::mem::take(&mut self.0)));
+        if self.ended {
+            self.end_line();
         }
+        self.text.push_str(written);
+        self.ended = false;
     }
 
     fn add(&mut self, heading: &str, body: &str) {
         if body.is_empty() {
             return;
         }
-        if !self.0.is_empty() && !self.0.ends_with('\n') {
-            self.0.push('\n');
+        self.end_line();
+        self.text.push_str(heading);
+        self.text.push_str(body);
+        self.ended = true;
+    }
+
+    fn end_line(&mut self) {
+        if !self.text.is_empty() && !self.text.ends_with('\n') {
+            self.text.push('\n');
         }
-        self.0.push_str(heading);
-        self.0.push_str(body);
+    }
+
+    fn flush(&mut self, parts: &mut Vec<Part<'_>>) {
+        if !self.text.is_empty() {
+            parts.push(Part::Text(std::mem::take(&mut self.text)));
+        }
     }
 }
 

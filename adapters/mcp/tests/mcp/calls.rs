@@ -303,7 +303,18 @@ async fn what_is_no_call_of_a_tool_is_a_protocol_error() {
         ),
         ("tools/list", json!({"cursor": "2"}), -32602),
         ("execute_python", json!({"code": "1"}), -32601),
-        ("resources/list", json!({}), -32601),
+        ("resources/list", json!({"cursor": "2"}), -32602),
+        ("resources/read", json!({}), -32602),
+        (
+            "resources/read",
+            json!({"uri": "file:///etc/passwd"}),
+            -32002,
+        ),
+        (
+            "resources/read",
+            json!({"uri": "mcp://forge/runs/run-9/log"}),
+            -32002,
+        ),
         ("prompts/list", json!({}), -32601),
         ("completion/complete", json!({}), -32601),
     ] {

@@ -11,4 +11,5 @@ mod limits;
 mod progress;
 mod raw;
 mod results;
+mod runs;
 mod stdio;

@@ -1,7 +1,9 @@
 //! The exact JSON of results, and the text beside it.
 
 use mcp_forge_mcp::wire;
-use mcp_forge_ports::vocabulary::{EndedBy, ExecutionOutcome, OutputBlock, ProgramError};
+use mcp_forge_ports::vocabulary::{
+    EndedBy, ExecutionOutcome, OutputBlock, OutputFile, OutputStream, Picture, ProgramError, RunLog,
+};
 use serde_json::{Value, json};
 
 use crate::fakes::{Scripted, completed, ended, server};
@@ -112,6 +114,10 @@ async fn the_longest_timeout_is_not_to_be_raised() {
 async fn the_text_holds_everything_the_program_wrote() {
     let mut outcome = failed();
     outcome.stdout = "no newline".to_owned();
+    outcome.blocks = vec![OutputBlock::Stream {
+        stream: OutputStream::Stdout,
+        text: outcome.stdout.clone(),
+    }];
     outcome.stdout_truncated = true;
     outcome.result_repr = Some("   a\n0  1".to_owned());
     outcome.stderr = "warning: x\n".to_owned();
@@ -164,5 +170,82 @@ async fn a_value_that_json_cannot_carry_is_told_in_print() {
         result["structuredContent"]["blocks"],
         json!([{"type": "value", "json": null, "repr": "<object at 0x7f>"}])
     );
-    assert_eq!(result["content"][0]["text"], "42\nResult: <object at 0x7f>");
+    assert_eq!(result["content"][0]["text"], "Result: <object at 0x7f>");
+}
+
+fn picture(mime_type: &str, data: &[u8]) -> OutputBlock {
+    OutputBlock::Image {
+        picture: Picture {
+            mime_type: mime_type.to_owned(),
+            data: data.into(),
+        },
+        text: Some("<Figure>".to_owned()),
+    }
+}
+
+#[tokio::test]
+async fn what_a_program_showed_comes_in_order() {
+    let mut outcome = completed();
+    let stream = |text: &str| OutputBlock::Stream {
+        stream: OutputStream::Stdout,
+        text: text.to_owned(),
+    };
+    outcome.blocks = vec![
+        stream("before"),
+        picture("image/png", b"PNG"),
+        picture("image/svg+xml", b"<svg/>"),
+        OutputBlock::Html {
+            html: "<table/>".to_owned(),
+            text: Some("a table".to_owned()),
+        },
+        OutputBlock::Json {
+            json: json!({"a": null}),
+            text: None,
+        },
+        stream("after\n"),
+        OutputBlock::Warning {
+            text: "careful\n".to_owned(),
+            call: Some("f()".to_owned()),
+        },
+    ];
+    outcome.stderr = "careful\n".to_owned();
+    outcome.result_repr = None;
+    outcome.files = ["plots/a b.png", "huge.bin"]
+        .map(|path| OutputFile {
+            path: path.to_owned(),
+            size: 7,
+            mime_type: "image/png".to_owned(),
+            kept: path != "huge.bin",
+        })
+        .into();
+    outcome.files_omitted = 2;
+    outcome.log = Some(RunLog {
+        bytes: 12,
+        complete: true,
+    });
+    let mut client = RawClient::initialized(server(Scripted::answering(Ok(outcome)))).await;
+    let answer = client.call(json!({"code": "1"})).await;
+    let result = &answer["result"];
+    insta::with_settings!({sort_maps => true, snapshot_path => "../snapshots"}, {
+        insta::assert_json_snapshot!("rich", json!({
+            "content": result["content"],
+            "blocks": result["structuredContent"]["blocks"],
+            "files": result["structuredContent"]["files"],
+            "log": result["structuredContent"]["log"],
+        }));
+    });
+}
+
+#[tokio::test]
+async fn many_pictures_are_contained_up_to_a_bound_and_named_beyond() {
+    let mut outcome = completed();
+    outcome.blocks = vec![picture("image/png", &[0; 2 << 20]); 5];
+    let mut client = RawClient::initialized(server(Scripted::answering(Ok(outcome)))).await;
+    let answer = client.call(json!({"code": "1"})).await;
+    let content = answer["result"]["content"].as_array().unwrap();
+    let pictures = content.iter().filter(|block| block["type"] == "image");
+    assert_eq!(pictures.count(), 3);
+    let text = content.last().unwrap()["text"].as_str().unwrap();
+    assert!(text.contains("mcp://forge/runs/run-1/images/3"), "{text}");
+    assert!(text.contains("mcp://forge/runs/run-1/images/4"), "{text}");
 }

@@ -1,0 +1,210 @@
+//! The tools for runs, and what is kept of them, as resources.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use mcp_forge_mcp::McpServer;
+use mcp_forge_ports::driving::Runs;
+use mcp_forge_ports::vocabulary::{
+    ExecutionOutcome, Language, OutputFile, Refusal, RunBytes, RunLog, RunPart, RunState, RunStatus,
+};
+use serde_json::{Value, json};
+
+use crate::fakes::{NoRuns, Scripted, completed, settings};
+use crate::raw::RawClient;
+
+/// One run that goes on and one that has ended; remembers what it was asked.
+#[derive(Default)]
+struct TwoRuns(Mutex<Vec<String>>);
+
+fn outcome() -> Arc<ExecutionOutcome> {
+    Arc::new(ExecutionOutcome {
+        files: vec![OutputFile {
+            path: "a b.csv".to_owned(),
+            size: 4,
+            mime_type: "text/csv".to_owned(),
+            kept: true,
+        }],
+        log: Some(RunLog {
+            bytes: 3,
+            complete: true,
+        }),
+        ..completed()
+    })
+}
+
+fn status(run_id: &str) -> RunStatus {
+    let goes_on = run_id == "run-2";
+    RunStatus {
+        run_id: run_id.to_owned(),
+        correlation_id: "corr-1".to_owned(),
+        language: Language::Python,
+        state: if goes_on {
+            RunState::Running
+        } else {
+            RunState::Ended
+        },
+        requested_at: SystemTime::UNIX_EPOCH + Duration::from_millis(1500),
+        age: Duration::from_secs(7),
+        newest_line: goes_on.then(|| "50%".to_owned()),
+        answer: (!goes_on).then(|| Ok(outcome())),
+    }
+}
+
+#[async_trait]
+impl Runs for TwoRuns {
+    async fn get(&self, run_id: &str, wait: Duration) -> Result<RunStatus, Refusal> {
+        self.note(format!("get {run_id} {}", wait.as_secs()));
+        Ok(status(run_id))
+    }
+
+    async fn list(&self) -> Vec<RunStatus> {
+        vec![status("run-2"), status("run-1")]
+    }
+
+    async fn cancel(&self, run_id: &str) -> Result<RunStatus, Refusal> {
+        self.note(format!("cancel {run_id}"));
+        Ok(status("run-1"))
+    }
+
+    async fn read(
+        &self,
+        run_id: &str,
+        part: RunPart,
+        range: Range<u64>,
+    ) -> Result<RunBytes, Refusal> {
+        self.note(format!(
+            "read {run_id} {part:?} {}",
+            range.end - range.start
+        ));
+        Ok(RunBytes {
+            mime_type: "text/csv".to_owned(),
+            total: 4,
+            data: b"1,2\n".to_vec(),
+        })
+    }
+}
+
+impl TwoRuns {
+    fn note(&self, what: String) {
+        self.0.lock().unwrap().push(what);
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+async fn client(runs: Arc<dyn Runs>) -> (RawClient, Arc<Scripted>) {
+    let execution = Scripted::answering(Ok(completed()));
+    let server = McpServer::new(Arc::clone(&execution) as _, runs, settings());
+    (RawClient::initialized(server).await, execution)
+}
+
+async fn call(client: &mut RawClient, name: &str, arguments: Value) -> Value {
+    let params = json!({"name": name, "arguments": arguments});
+    client.request("tools/call", params).await["result"].clone()
+}
+
+#[tokio::test]
+async fn a_run_is_told_as_it_is_or_with_its_result() {
+    let runs = Arc::new(TwoRuns::default());
+    let (mut client, _) = client(runs.clone()).await;
+    let going = call(
+        &mut client,
+        "get_run",
+        json!({"run_id": "run-2", "wait": 3}),
+    )
+    .await;
+    assert_eq!(going["isError"], false);
+    let structured = &going["structuredContent"];
+    assert_eq!(structured["state"], "running");
+    assert_eq!(structured["newest_line"], "50%");
+    assert_eq!(structured["requested_at_ms"], 1500);
+    let ended = call(&mut client, "get_run", json!({"run_id": "run-1"})).await;
+    assert_eq!(ended["structuredContent"]["stdout"], "42\n");
+    let cancelled = call(&mut client, "cancel_run", json!({"run_id": "run-2"})).await;
+    assert_eq!(cancelled["structuredContent"]["ended_by"], "completed");
+    assert_eq!(runs.asked(), ["get run-2 3", "get run-1 0", "cancel run-2"]);
+    let list = call(&mut client, "list_runs", json!({})).await;
+    let listed = list["structuredContent"]["runs"].as_array().unwrap();
+    assert_eq!(listed.len(), 2);
+    assert_eq!(listed[1]["ended_by"], "completed");
+}
+
+#[tokio::test]
+async fn bad_arguments_of_run_tools_are_refused_and_noted() {
+    let (mut client, execution) = client(Arc::new(NoRuns)).await;
+    for (name, arguments, field) in [
+        ("get_run", json!({}), "run_id"),
+        ("get_run", json!({"run_id": 7}), "run_id"),
+        ("get_run", json!({"run_id": "r", "wait": 301}), "wait"),
+        ("get_run", json!({"run_id": "r", "wait": 0.5}), "wait"),
+        ("cancel_run", json!({"run_id": "r", "force": true}), "force"),
+        ("list_runs", json!({"all": true}), "all"),
+    ] {
+        let result = call(&mut client, name, arguments).await;
+        assert_eq!(result["isError"], true, "{result}");
+        assert_eq!(result["structuredContent"]["error"]["field"], field);
+    }
+    assert_eq!(execution.refused().len(), 6);
+    // The control: it is asked for, and is not there.
+    let result = call(&mut client, "get_run", json!({"run_id": "r"})).await;
+    assert_eq!(result["structuredContent"]["error"]["kind"], "not_found");
+}
+
+#[tokio::test]
+async fn what_is_kept_is_listed_and_read() {
+    let runs = Arc::new(TwoRuns::default());
+    let (mut client, _) = client(runs.clone()).await;
+    let list = client.request("resources/list", json!({})).await;
+    let uris: Vec<_> = list["result"]["resources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|resource| resource["uri"].as_str().unwrap().to_owned())
+        .collect();
+    let file = "mcp://forge/runs/run-1/files/a%20b.csv";
+    assert_eq!(uris, ["mcp://forge/runs/run-1/log", file]);
+    let templates = client.request("resources/templates/list", json!({})).await;
+    let templates = templates["result"]["resourceTemplates"].as_array().unwrap();
+    assert_eq!(templates.len(), 3);
+
+    let read = client.request("resources/read", json!({"uri": file})).await;
+    let contents = &read["result"]["contents"][0];
+    assert_eq!(contents["text"], "1,2\n");
+    assert_eq!(
+        (&contents["uri"], &contents["mimeType"]),
+        (&json!(file), &json!("text/csv"))
+    );
+    let ranged = format!("{file}?offset=1&length=2");
+    client
+        .request("resources/read", json!({"uri": ranged}))
+        .await;
+    let asked = runs.asked();
+    assert_eq!(
+        asked[0],
+        format!("read run-1 File(\"a b.csv\") {}", 4 << 20)
+    );
+    assert_eq!(asked[1], "read run-1 File(\"a b.csv\") 2");
+}
+
+#[tokio::test]
+async fn a_file_of_an_earlier_run_is_an_input() {
+    let runs = Arc::new(TwoRuns::default());
+    let (mut client, execution) = client(runs).await;
+    let arguments = json!({"code": "1", "files": [
+        {"path": "in.csv", "uri": "mcp://forge/runs/run-1/files/a%20b.csv"},
+        {"path": "x", "text": "y"},
+    ]});
+    let params = json!({
+        "name": "execute_python", "arguments": arguments, "_meta": {"idempotencyKey": "k"},
+    });
+    client.request("tools/call", params).await;
+    let request = &execution.requests()[0];
+    assert_eq!(request.files[0].data, b"1,2\n");
+    assert_eq!(request.files[1].path, "x");
+    assert_eq!(request.idempotency_key.as_deref(), Some("k"));
+}
