@@ -112,6 +112,132 @@ fn survives(test: &str, victim: fn(Helpers) -> i32) {
     server.close();
 }
 
+/// How long the helpers may owe an answer and say nothing.
+const SILENCE: Duration = Duration::from_secs(15);
+
+/// How long a creator may take.
+const CREATION: Duration = Duration::from_secs(6);
+
+/// How long the server waits for a warden that should end.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+fn stop_process(pid: i32) {
+    kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+}
+
+#[test]
+fn a_nursery_that_hangs_is_replaced() {
+    outlasts("SIGSTOP of the nursery", |helpers| vec![helpers.nursery]);
+}
+
+#[test]
+fn a_nursery_that_hangs_with_its_warden_is_replaced() {
+    let both = |Helpers { warden, nursery }| vec![warden, nursery];
+    outlasts("SIGSTOP of warden and nursery", both);
+}
+
+fn outlasts(test: &str, victims: fn(Helpers) -> Vec<i32>) {
+    let Some(home) = Home::for_root(test) else {
+        return;
+    };
+    let mut server = Server::start(&home);
+    let call = begin_lasting(&mut server, 1)[0];
+    let asked = Instant::now();
+    victims(server.helpers()).into_iter().for_each(stop_process);
+    let told = server.call(json!({"code": "6*7"}));
+    assert_eq!(told["error"]["kind"], "unavailable", "{told:#}");
+    assert!(told["error"]["hint"].is_string(), "{told:#}");
+    let told = server.told(call);
+    assert_eq!(told["ended_by"], "runtime_lost", "{told:#}");
+    expect_within(asked, SILENCE + FAREWELL + SLACK);
+    server.expect_new_nursery();
+    assert_eq!(server.call(json!({"code": "6*7"}))["result"], 42);
+    server.expect_rest();
+    server.close();
+}
+
+#[test]
+fn a_server_ends_although_its_helpers_hang() {
+    let Some(home) = Home::for_root("the end of a server with stopped helpers") else {
+        return;
+    };
+    let mut server = Server::start(&home);
+    begin_lasting(&mut server, 1);
+    let Helpers { warden, nursery } = server.helpers();
+    [warden, nursery].into_iter().for_each(stop_process);
+    let asked = Instant::now();
+    server.hang_up();
+    let (status, _) = server.end();
+    expect_within(asked, STOP + SILENCE + FAREWELL + SLACK);
+    assert!(status.success(), "{status}");
+    home.expect_nothing_left();
+}
+
+/// The creator that waits; not this one.
+fn waiting_creator(home: &Home, nursery: i32, not: &[i32]) -> i32 {
+    wait_until(STOP + SLACK, || {
+        let census = home.census();
+        let mut below = census.below(nursery).into_iter().map(|process| process.pid);
+        let creator = below.find(|pid| !not.contains(pid));
+        creator.ok_or_else(|| "no creator waits".to_owned())
+    })
+}
+
+#[test]
+fn an_order_outlives_its_creator() {
+    let Some(home) = Home::for_root("a creator that dies with its order") else {
+        return;
+    };
+    let mut server = Server::start(&home);
+    assert_eq!(server.call(json!({"code": "1"}))["result"], 1);
+    let Helpers { nursery, .. } = server.helpers();
+    server.expect_rest();
+    // One is killed; one hangs, and is killed by the nursery.
+    for hangs in [false, true] {
+        let creator = waiting_creator(&home, nursery, &[]);
+        stop_process(creator);
+        let asked = Instant::now();
+        let call = server.begin_call(json!({"code": "6*7"}));
+        // Once another one waits, this one has its order.
+        waiting_creator(&home, nursery, &[creator]);
+        if !hangs {
+            kill_process(creator);
+        }
+        let told = server.told(call);
+        assert_eq!(told["result"], 42, "{told:#}");
+        let limit = if hangs { CREATION } else { Duration::ZERO };
+        expect_within(asked, limit + STOP + SLACK);
+        server.expect_rest();
+    }
+    server.close();
+}
+
+#[test]
+fn creators_that_die_at_once_are_not_replaced_at_once() {
+    let Some(home) = Home::for_root("SIGKILL of each waiting creator") else {
+        return;
+    };
+    let mut server = Server::start(&home);
+    assert_eq!(server.call(json!({"code": "1"}))["result"], 1);
+    let Helpers { nursery, .. } = server.helpers();
+    server.expect_rest();
+    let until = Instant::now() + Duration::from_secs(3);
+    let mut killed = Vec::new();
+    while Instant::now() < until {
+        let census = home.census();
+        let next = census.below(nursery).into_iter().map(|p| p.pid);
+        for creator in next.filter(|pid| !killed.contains(pid)).collect::<Vec<_>>() {
+            let _ = kill(Pid::from_raw(creator), Signal::SIGKILL);
+            killed.push(creator);
+        }
+    }
+    // 2 ms doubled ten times is 2 s.
+    assert!((5..=12).contains(&killed.len()), "{}", killed.len());
+    assert_eq!(server.call(json!({"code": "6*7"}))["result"], 42);
+    server.expect_rest();
+    server.close();
+}
+
 #[test]
 fn a_creator_that_dies_is_replaced() {
     let Some(home) = Home::for_root("SIGKILL of the waiting creator") else {

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use mcp_forge_ports::driven::{ByteStream, ContainerRuntime};
@@ -13,12 +14,16 @@ use mcp_forge_ports::vocabulary::{
 };
 use mcp_forge_ports::{PortError, PortErrorKind};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
+    AddressFamily, ControlMessage, MsgFlags, Shutdown, SockFlag, SockType, sendmsg, shutdown,
+    socketpair,
 };
 use tokio::io::Interest;
 use tokio::net::{UnixDatagram, UnixStream};
 use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
+use crate::cgroup;
 use crate::protocol::{
     Effective, Exit, Failure, Limits, MAX_MESSAGE, Message, Operation, Request, Success,
 };
@@ -27,6 +32,13 @@ use crate::protocol::{
 const LIBCONTAINER: &str = "0.7";
 
 type Reply = Result<Success, Failure>;
+
+/// How long helpers that owe an answer may say nothing at all. What takes them longest is to
+/// give up on a creator twice, see `nursery`.
+const SILENCE: Duration = Duration::from_secs(15);
+
+/// How long the warden may take to clear up when its time has come.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// One started helper and what is known of its containers.
 struct Link {
@@ -37,7 +49,8 @@ struct Link {
 #[derive(Default)]
 struct Shared {
     serial: u64,
-    pending: HashMap<u64, oneshot::Sender<Reply>>,
+    /// With the time of the request. They stay when nobody waits any more.
+    pending: HashMap<u64, (Instant, oneshot::Sender<Reply>)>,
     exits: HashMap<String, watch::Sender<Option<SandboxExit>>>,
     streams: HashMap<String, UnixStream>,
     /// Why the helper is gone; set once.
@@ -65,6 +78,11 @@ impl Link {
         shared.streams.clear();
     }
 
+    /// Tells the helper to end. The listener holds the socket too, so closing is not enough.
+    fn hang_up(&self) {
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
+    }
+
     async fn send(&self, bytes: &[u8], stream: Option<&OwnedFd>) -> io::Result<()> {
         let fds = stream.map(|fd| [fd.as_raw_fd()]);
         let rights = fds.as_ref().map(|fds| [ControlMessage::ScmRights(fds)]);
@@ -88,7 +106,7 @@ impl Link {
             shared.serial += 1;
             let serial = shared.serial;
             if shared.dead.is_none() {
-                shared.pending.insert(serial, sender);
+                shared.pending.insert(serial, (Instant::now(), sender));
             }
             serial
         };
@@ -124,11 +142,41 @@ impl Link {
         }
     }
 
-    /// Takes messages until the helper is gone.
-    async fn listen(self: Arc<Self>) {
+    /// When the oldest request that has no answer was made.
+    fn oldest(&self) -> Option<Instant> {
+        let shared = self.shared();
+        shared.pending.values().map(|(since, _)| *since).min()
+    }
+
+    /// Takes the next message. None when requests wait and nothing comes.
+    async fn receive(&self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        let began = Instant::now();
+        let mut patience = SILENCE;
+        loop {
+            if let Ok(received) = timeout(patience, self.socket.recv(buffer)).await {
+                return Some(received);
+            }
+            // Requests were made meanwhile.
+            let owed = self.oldest().map(|since| since.max(began).elapsed());
+            patience = SILENCE.saturating_sub(owed.unwrap_or_default());
+            if patience.is_zero() {
+                return None;
+            }
+        }
+    }
+
+    /// Takes messages until the helper is gone, or as good as gone.
+    async fn listen(&self) {
         let mut buffer = vec![0u8; MAX_MESSAGE];
         loop {
-            match self.socket.recv(&mut buffer).await {
+            let Some(received) = self.receive(&mut buffer).await else {
+                self.die(
+                    &format!("the nursery has not answered for {} s", SILENCE.as_secs()),
+                    "the next run starts a new one; a stopped process or an overloaded host does that",
+                );
+                return;
+            };
+            match received {
                 Ok(length) if length > 0 => match postcard::from_bytes(&buffer[..length]) {
                     Ok(message) => self.take(message),
                     Err(_) => break,
@@ -152,7 +200,7 @@ impl Link {
         match message {
             Message::Reply { serial, result } => {
                 let waiting = self.shared().pending.remove(&serial);
-                if let Some(waiting) = waiting {
+                if let Some((_, waiting)) = waiting {
                     let _ = waiting.send(result);
                 }
             }
@@ -168,6 +216,24 @@ impl Link {
             Message::Fatal { error, hint } => self.die(&error, &hint),
         }
     }
+}
+
+/// Waits until the warden, whose socket is closed, has ended. One that does not, because it is
+/// stopped, is killed; that is the end of its nursery too, and what it did not clear away is
+/// cleared away here.
+fn end(mut warden: Child) -> io::Result<()> {
+    let deadline = Instant::now() + FAREWELL;
+    while warden.try_wait()?.is_none() {
+        if Instant::now() > deadline {
+            tracing::warn!("the warden does not end and is killed");
+            warden.kill()?;
+            warden.wait()?;
+            cgroup::reap();
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 fn failed(operation: &Operation, failure: Failure) -> PortError {
@@ -196,7 +262,8 @@ fn failed(operation: &Operation, failure: Failure) -> PortError {
 /// A started helper process. Ends with its socket.
 struct Helper {
     link: Arc<Link>,
-    warden: Child,
+    /// Ends when the helper processes have.
+    ended: JoinHandle<()>,
 }
 
 impl Helper {
@@ -225,8 +292,16 @@ impl Helper {
             socket,
             shared: Mutex::default(),
         });
-        tokio::spawn(Arc::clone(&link).listen());
-        Ok(Self { link, warden })
+        let listener = Arc::clone(&link);
+        let ended = tokio::spawn(async move {
+            listener.listen().await;
+            listener.hang_up();
+            let waited = tokio::task::spawn_blocking(move || end(warden)).await;
+            if !matches!(waited, Ok(Ok(()))) {
+                tracing::warn!("cannot tell whether the nursery ended");
+            }
+        });
+        Ok(Self { link, ended })
     }
 }
 
@@ -257,16 +332,9 @@ impl LibcontainerRuntime {
     /// Ends the helpers and waits until they have cleared up. Containers that still run are
     /// killed.
     pub async fn shut_down(&self) {
-        let Some(Helper { link, mut warden }) = self.helper.lock().await.take() else {
-            return;
-        };
-        // The listener holds the socket too, so closing is not enough.
-        let _ =
-            nix::sys::socket::shutdown(link.socket.as_raw_fd(), nix::sys::socket::Shutdown::Both);
-        drop(link);
-        let ended = tokio::task::spawn_blocking(move || warden.wait()).await;
-        if !matches!(ended, Ok(Ok(_))) {
-            tracing::warn!("cannot tell whether the nursery ended");
+        if let Some(Helper { link, ended }) = self.helper.lock().await.take() {
+            link.hang_up();
+            let _ = ended.await;
         }
     }
 
@@ -277,9 +345,10 @@ impl LibcontainerRuntime {
         {
             return Ok(Arc::clone(&running.link));
         }
-        if let Some(Helper { mut warden, .. }) = helper.take() {
-            // Dead or about to be; its status is of no interest, a zombie would be.
-            drop(tokio::task::spawn_blocking(move || warden.wait()));
+        if let Some(dead) = helper.as_mut() {
+            // So that nothing of it runs beside the new one.
+            let _ = (&mut dead.ended).await;
+            *helper = None;
         }
         let started = Helper::start().map_err(|e| {
             PortError::new(PortErrorKind::Unreachable, "cannot start the nursery").with_source(e)
@@ -438,7 +507,7 @@ impl ContainerRuntime for LibcontainerRuntime {
     async fn usage(&self, id: &SandboxId) -> Result<SandboxUsage, PortError> {
         match self.ask(Operation::Usage { id: id.0.clone() }).await? {
             Success::Usage(counted) => Ok(SandboxUsage {
-                cpu: counted.cpu_ns.map(std::time::Duration::from_nanos),
+                cpu: counted.cpu_ns.map(Duration::from_nanos),
                 peak_memory_bytes: counted.peak_memory_bytes,
                 oom_kills: counted.oom_kills,
                 pids_refused: counted.pids_refused,
