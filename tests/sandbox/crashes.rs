@@ -191,6 +191,7 @@ fn an_order_outlives_its_creator() {
     let mut server = Server::start(&home);
     assert_eq!(server.call(json!({"code": "1"}))["result"], 1);
     let Helpers { nursery, .. } = server.helpers();
+    server.expect_rest();
     // One is killed; one hangs, and is killed by the nursery.
     for hangs in [false, true] {
         let creator = waiting_creator(&home, nursery, &[]);
@@ -219,6 +220,7 @@ fn creators_that_die_at_once_are_not_replaced_at_once() {
     let mut server = Server::start(&home);
     assert_eq!(server.call(json!({"code": "1"}))["result"], 1);
     let Helpers { nursery, .. } = server.helpers();
+    server.expect_rest();
     let until = Instant::now() + Duration::from_secs(3);
     let mut killed = Vec::new();
     while Instant::now() < until {
