@@ -37,7 +37,7 @@ struct Limit {
 }
 
 #[rustfmt::skip] // a table
-const LIMITS: [Limit; 15] = [
+const LIMITS: [Limit; 23] = [
     Limit { key: "execution.default_timeout", field: "default_timeout", put: |p, text| p.limits.default_timeout = seconds(text) },
     Limit { key: "execution.max_timeout", field: "max_timeout", put: |p, text| p.limits.max_timeout = seconds(text) },
     Limit { key: "execution.default_memory", field: "default_memory", put: |p, text| p.limits.default_memory = size(text) },
@@ -53,6 +53,14 @@ const LIMITS: [Limit; 15] = [
     Limit { key: "execution.output_stop", field: "output_stop_bytes", put: |p, text| p.output_stop_bytes = size(text) },
     Limit { key: "execution.concurrency", field: "concurrency", put: |p, text| p.concurrency = narrow(number(text)) },
     Limit { key: "execution.queue", field: "queue", put: |p, text| p.queue = narrow(number(text)) },
+    Limit { key: "execution.input_files", field: "max_files", put: |p, text| p.max_files = narrow(number(text)) },
+    Limit { key: "execution.input_size", field: "max_file_bytes", put: |p, text| p.max_file_bytes = narrow(size(text)) },
+    Limit { key: "files.count", field: "collect.files", put: |p, text| p.collect.files = u32::try_from(number(text)).unwrap_or(u32::MAX) },
+    Limit { key: "files.file_size", field: "collect.file_bytes", put: |p, text| p.collect.file_bytes = size(text) },
+    Limit { key: "files.total_size", field: "collect.total_bytes", put: |p, text| p.collect.total_bytes = size(text) },
+    Limit { key: "retention.time", field: "retention.time", put: |p, text| p.retention.time = seconds(text) },
+    Limit { key: "retention.runs", field: "retention.runs", put: |p, text| p.retention.runs = narrow(number(text)) },
+    Limit { key: "retention.size", field: "retention.bytes", put: |p, text| p.retention.bytes = size(text) },
 ];
 
 fn number(text: &str) -> u64 {

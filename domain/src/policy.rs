@@ -13,7 +13,7 @@ use crate::service::Retention;
 const TEXT: RangeInclusive<u64> = 1..=(64 << 20);
 const KEPT: RangeInclusive<u64> = 1024..=(64 << 20);
 const STOP: RangeInclusive<u64> = 1024..=(1 << 40);
-const COLLECTED: RangeInclusive<u64> = 0..=(1 << 30);
+const COLLECTED: RangeInclusive<u64> = 1..=(1 << 30);
 const FILES: RangeInclusive<u64> = 0..=1000;
 const KEPT_RUNS: RangeInclusive<u64> = 1..=10_000;
 const CONCURRENCY: RangeInclusive<u64> = 1..=1024;

@@ -237,7 +237,10 @@ impl CodeExecution for RunService {
             Err(refusal) => return Err(self.refuse(refusal, client).await),
         };
         waiter.stays();
-        entry.decided().await?;
+        if let Err(refusal) = entry.decided().await {
+            self.core.registry.remove(&entry);
+            return Err(refusal);
+        }
         Ok(self.status(&entry))
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -62,6 +62,8 @@ pub(super) struct Entry {
     stage: watch::Sender<Stage>,
     /// Who would miss the answer; the run is cancelled with the last of them.
     waiting: AtomicUsize,
+    /// Nobody waits, and it goes on all the same.
+    background: AtomicBool,
     kept: Mutex<Kept>,
 }
 
@@ -96,6 +98,7 @@ impl Entry {
             cancel: CancellationToken::new(),
             stage: watch::Sender::new(Stage::Accepted),
             waiting: AtomicUsize::new(0),
+            background: AtomicBool::new(false),
             kept: Mutex::default(),
         }
     }
@@ -328,13 +331,14 @@ impl Waiter {
 impl Waiter {
     /// Waits for good: the run goes on without anybody.
     pub(super) fn stays(self) {
-        std::mem::forget(self);
+        self.0.background.store(true, Ordering::SeqCst);
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        if self.0.waiting.fetch_sub(1, Ordering::SeqCst) == 1 {
+        let is_last = self.0.waiting.fetch_sub(1, Ordering::SeqCst) == 1;
+        if is_last && !self.0.background.load(Ordering::SeqCst) {
             self.0.cancel.cancel();
         }
     }
@@ -404,8 +408,19 @@ impl Registry {
                 .keys
                 .retain(|_, (_, run)| !Arc::ptr_eq(run, entry));
         }
+        let refused = answer.is_err();
         entry.end(answer, now);
+        // Whoever waits has the answer; refusals must not crowd out results.
+        if refused && !entry.background.load(Ordering::SeqCst) {
+            self.remove(entry);
+        }
         self.forget(now, retention);
+    }
+
+    pub(super) fn remove(&self, entry: &Arc<Entry>) {
+        self.runs()
+            .entries
+            .retain(|_, known| !Arc::ptr_eq(known, entry));
     }
 
     /// Drops what is not kept any longer.

@@ -49,7 +49,7 @@ fn status(run_id: &str) -> RunStatus {
         requested_at: SystemTime::UNIX_EPOCH + Duration::from_millis(1500),
         age: Duration::from_secs(7),
         newest_line: goes_on.then(|| "50%".to_owned()),
-        answer: (!goes_on).then(|| Ok(outcome())),
+        answer: if goes_on { None } else { Some(Ok(outcome())) },
     }
 }
 

@@ -113,6 +113,12 @@ async fn what_may_not_run_is_refused_at_once_in_the_background_too() {
         assert_eq!(refusal.field.as_deref(), Some("code"));
         assert_eq!(world.audited(), ["execution.refused"]);
         world.idle().await;
+        let request = ExecutionRequest::new(Language::Python, "");
+        assert!(world.run(request).await.is_err());
+        assert!(
+            world.service.list().await.is_empty(),
+            "refusals are not kept"
+        );
     })
     .await;
 }
