@@ -41,7 +41,7 @@ class PythonClient(unittest.IsolatedAsyncioTestCase):
     async def test_the_tool_is_listed_with_its_schema(self):
         async def steps(client):
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-            self.assertEqual(list(tools), ["execute_python"])
+            self.assertEqual(list(tools), ["execute_python", "execute_r", "get_run", "list_runs", "cancel_run"])
             schema = tools["execute_python"].input_schema
             self.assertEqual(schema["required"], ["code"])
             self.assertLessEqual({"code", "timeout", "memory", "cpu_quota", "stdin"}, set(schema["properties"]))
