@@ -274,14 +274,10 @@ mod tests {
 
     #[test]
     fn a_transport_that_was_compiled_out_is_told_by_its_feature() {
-        let stdio = Transport::Stdio;
-        let checked = check_transport(&Command::Serve(Serve { transport: stdio }));
-        match checked {
-            Ok(()) => assert!(cfg!(feature = "transport-stdio")),
-            Err(e) => {
-                assert!(!cfg!(feature = "transport-stdio"));
-                assert!(e.to_string().ends_with("compiled without transport-stdio"));
-            }
-        }
+        let transport = Transport::Stdio;
+        let told = check_transport(&Command::Serve(Serve { transport }));
+        let expected = (!cfg!(feature = "transport-stdio"))
+            .then_some("transport stdio: this mcp-forge was compiled without transport-stdio");
+        assert_eq!(told.err().map(|e| e.to_string()).as_deref(), expected);
     }
 }
