@@ -58,7 +58,7 @@ pub(crate) struct Run {
     /// Program file; `-` reads it from standard input
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Language; told by the file's ending where there is one
+    /// Language [python, r]; told by the file's ending where there is one
     #[arg(long, value_name = "LANGUAGE")]
     pub(crate) language: Option<String>,
     /// Time limit, whole seconds from 1 [default: 300, at most 1800 unless configured]

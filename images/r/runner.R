@@ -10,6 +10,7 @@
 #     LD_LIBRARY_PATH=$R_HOME/lib  followed by what was set before, if anything
 #     R_PROFILE_USER               this file
 #     R_ENVIRON_USER=              empty: no .Renviron of the workspace is read
+#     R_ENVIRON=, R_PROFILE=       empty: no Renviron.site and no Rprofile.site of the host is read
 #     PATH, HOME, LANG=C.UTF-8, TMPDIR, TZ
 #
 # In this way R's console is the program's stdin: stdin(), scan(), readLines(stdin()) and the debugger read it.

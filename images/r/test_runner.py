@@ -33,7 +33,7 @@ def setUpModule():
     global base, environment, binary, packages
     wrapper = shutil.which("R")
     if wrapper is None:
-        raise unittest.SkipTest("R is not installed")
+        raise AssertionError("R is not installed")
     with open(wrapper) as file:
         assigned = dict(re.findall(r"^(R_\w+)=(/.*)$", file.read(), re.MULTILINE))
     home = assigned["R_HOME_DIR"]
@@ -41,6 +41,7 @@ def setUpModule():
     base = tempfile.mkdtemp(prefix="runner-test-")
     environment = {
         "R_HOME": home, "R_ARCH": "", "LD_LIBRARY_PATH": os.path.join(home, "lib"), "R_ENVIRON_USER": "",
+        "R_ENVIRON": "", "R_PROFILE": "",
         "R_PROFILE_USER": os.path.join(HERE, "runner.R"), "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8",
         "TZ": "UTC", "TMPDIR": base, **{key: assigned[key] for key in ("R_SHARE_DIR", "R_INCLUDE_DIR", "R_DOC_DIR")}}
     packages = set(run("cat(list.files(.libPaths()))").out.split())
@@ -51,12 +52,12 @@ def tearDownModule():
 
 
 def needs(*names):
-    """Skips a test where a package is not installed."""
+    """Names the packages of a test; it fails where one is not installed."""
     def decorate(test):
         def wrapped(self):
             for name in names:
                 if name not in packages:
-                    self.skipTest("the package %s is not installed" % name)
+                    self.fail("the package %s is not installed" % name)
             test(self)
         wrapped.__name__ = test.__name__
         return wrapped

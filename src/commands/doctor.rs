@@ -1,6 +1,7 @@
 //! `mcp-forge doctor`: what works here, with evidence, and the command that mends what does not.
 //!
-//! Its last word is a real run: the checks before it explain, that one decides.
+//! Its last word is a real run: the checks before it explain, that one decides. Without R, which
+//! is optional, the rest works.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use mcp_forge_ports::driving::{CodeExecution, NoObserver};
-use mcp_forge_ports::vocabulary::{EndedBy, ExecutionRequest, Language};
+use mcp_forge_ports::vocabulary::{EndedBy, ExecutionOutcome, ExecutionRequest, Language, Refusal};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -81,9 +82,9 @@ pub(crate) async fn doctor(
             let evidence = format!("{} ({})", chosen.kind, chosen.chosen_by);
             checks.push(Check::ok("runtime", evidence));
             checks.push(control_groups(&chosen).await);
-            let run = trial(runtime, settings).await;
-            let works = run.state != State::Failed;
-            checks.push(run);
+            let runs = trials(runtime, settings).await;
+            let works = runs.iter().all(|run| run.state != State::Failed);
+            checks.extend(runs);
             works
         }
         Err(e) => {
@@ -293,24 +294,51 @@ async fn control_groups(runtime: &Runtime) -> Check {
 
 /// What tells more.
 const DEBUG: &str = "mcp-forge --log-level debug run -c '6 * 7'";
+const DEBUG_R: &str = "mcp-forge --log-level debug run --language r -c '6 * 7'";
 
-async fn trial(flag: Option<&str>, settings: &Settings) -> Check {
-    const NAME: &str = "a run";
+/// A run, and if that worked one in R.
+async fn trials(flag: Option<&str>, settings: &Settings) -> Vec<Check> {
     let application = match Application::new(flag, settings) {
         Ok(application) => application,
         // The runtime and the policy were found sound before.
         Err(e) => {
             let told = format!("{e:#}");
             let (what, remedy) = told.split_once("; ").unwrap_or((&told, DEBUG));
-            return Check::not("audit log", State::Failed, what, remedy);
+            return vec![Check::not("audit log", State::Failed, what, remedy)];
         }
     };
-    let request = ExecutionRequest::new(Language::Python, "6 * 7");
-    let result = application
-        .execution
-        .execute(request, Arc::new(NoObserver), CancellationToken::new())
-        .await;
+    let run = |language| {
+        let request = ExecutionRequest::new(language, "6 * 7");
+        let execution = &application.execution;
+        execution.execute(request, Arc::new(NoObserver), CancellationToken::new())
+    };
+    let mut checks = vec![python_run(run(Language::Python).await)];
+    if checks[0].state != State::Failed {
+        checks.push(r_run(run(Language::R).await));
+    }
     application.shut_down().await;
+    checks
+}
+
+fn r_run(result: Result<Arc<ExecutionOutcome>, Refusal>) -> Check {
+    const NAME: &str = "R";
+    let not = |what: String, remedy| Check::not(NAME, State::Warning, what, remedy);
+    match result {
+        Ok(outcome) if outcome.result_repr.as_deref() == Some("[1] 42") => {
+            let time = outcome.duration.as_millis();
+            Check::ok(NAME, format!("6 * 7 gave 42 in {time} ms"))
+        }
+        Ok(outcome) => {
+            let (ended, stderr) = (outcome.ended_by.as_str(), outcome.stderr.trim_end());
+            not(format!("{ended}: {stderr}"), DEBUG_R)
+        }
+        // Python ran, so it is R that could not be started.
+        Err(refusal) => not(refusal.message, "apt-get install r-base-core"),
+    }
+}
+
+fn python_run(result: Result<Arc<ExecutionOutcome>, Refusal>) -> Check {
+    const NAME: &str = "a run";
     match result {
         Ok(outcome) if outcome.result_repr.as_deref() == Some("42") => {
             let time = outcome.duration.as_millis();

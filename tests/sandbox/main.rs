@@ -20,3 +20,4 @@ mod leftovers;
 mod many;
 mod ordinary_user;
 mod python_client;
+mod r;

@@ -23,7 +23,7 @@ const SYSTEM: [&str; 8] = [
 
 /// Parts of `/etc` that hold no secret on any distribution we know and that interpreters or
 /// libraries read. A missing one is skipped.
-const ETC_SHARED: [&str; 22] = [
+const ETC_SHARED: [&str; 25] = [
     "ld.so.cache",     // the dynamic linker's index
     "ld.so.conf",      // read by ctypes.util.find_library through ldconfig
     "ld.so.conf.d",    // the same
@@ -42,10 +42,14 @@ const ETC_SHARED: [&str; 22] = [
     "python3.12",
     "python3.13",
     "python3.14",
-    "R",            // R's site configuration
-    "matplotlibrc", // Debian's matplotlib defaults
-    "mime.types",   // the mimetypes module
-    "localtime",    // the host's time zone
+    // Debian's R, each file by name: Renviron.site and Rprofile.site are where hosts keep tokens.
+    "R/Renviron",     // where the packages are
+    "R/Makeconf",     // the compilers
+    "R/ldpaths",      // sourced by R's own wrapper
+    "R/repositories", // setRepositories
+    "matplotlibrc",   // Debian's matplotlib defaults
+    "mime.types",     // the mimetypes module
+    "localtime",      // the host's time zone
 ];
 
 /// Where the agent and the runners are, inside.

@@ -31,9 +31,15 @@ pub(super) fn command() -> Result<Command, String> {
         .args(["--no-echo", "--no-restore", "--no-save"])
         .env("R_HOME", home)
         .env("R_ARCH", "")
+        // Empty: R reads neither the host's Renviron.site and Rprofile.site nor a user's .Renviron.
+        .env("R_ENVIRON", "")
+        .env("R_PROFILE", "")
         .env("R_ENVIRON_USER", "")
         .env("R_PROFILE_USER", "/run/forge/r/runner.R")
-        .env("LD_LIBRARY_PATH", format!("{home}/lib"));
+        .env("LD_LIBRARY_PATH", format!("{home}/lib"))
+        // OpenBLAS starts a thread for each CPU of the host when R is loaded, and so meets the limit
+        // of processes on a large one.
+        .env("OPENBLAS_NUM_THREADS", "1");
     for (name, default) in [
         ("R_SHARE_DIR", "share"),
         ("R_INCLUDE_DIR", "include"),
