@@ -73,9 +73,30 @@ pub(crate) struct Run {
     /// Standard input of the program, from a file; `-` takes it from mcp-forge's own
     #[arg(long, value_name = "FILE")]
     pub(crate) stdin: Option<PathBuf>,
+    /// Save the program's pictures as DIR/plot-001.png and so on; those of an earlier run are
+    /// replaced
+    #[arg(long, value_name = "DIR")]
+    pub(crate) save_plots: Option<PathBuf>,
+    /// How to draw the program's pictures on standard output
+    #[arg(long, value_enum, default_value_t = Plots::Auto, value_name = "HOW", conflicts_with = "json")]
+    pub(crate) plots: Plots,
     /// Print the whole result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Plots {
+    /// In a terminal that is known to draw them
+    Auto,
+    /// By kitty's protocol, whatever standard output is
+    Kitty,
+    /// By iTerm2's protocol, whatever standard output is
+    Iterm2,
+    /// In sixels, whatever standard output is
+    Sixel,
+    /// Not at all
+    None,
 }
 
 #[derive(Debug, Args)]

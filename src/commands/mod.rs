@@ -1,6 +1,7 @@
 //! The commands, one module each.
 
 mod doctor;
+mod pictures;
 mod run;
 mod serve;
 

@@ -16,12 +16,13 @@ use mcp_forge_domain::limits::{MIN_CPU_QUOTA, format_byte_size};
 use mcp_forge_mcp::wire;
 use mcp_forge_ports::driving::{CodeExecution, NoObserver, RunObserver};
 use mcp_forge_ports::vocabulary::{
-    EndedBy, ExecutionOutcome, ExecutionRequest, Language, OutputBlock, OutputStream, Refusal,
-    RunEvent,
+    EndedBy, ExecutionOutcome, ExecutionRequest, Language, OutputBlock, OutputStream, Picture,
+    Refusal, RunEvent,
 };
 use tokio::io::AsyncWriteExt;
 use tokio_util::sync::CancellationToken;
 
+use super::pictures::Pictures;
 use super::{FAILED, print, say, standard_output_is_open};
 use crate::cli::Run;
 use crate::compose::Application;
@@ -45,6 +46,7 @@ pub(crate) async fn run(
 ) -> anyhow::Result<ExitCode> {
     let policy = settings.policy()?;
     let request = request(arguments, &policy)?;
+    let pictures = Pictures::new(arguments)?;
     let application = Application::new(runtime, settings)?;
     let cancel = CancellationToken::new();
     let interrupted = cancel.clone();
@@ -62,6 +64,7 @@ pub(crate) async fn run(
             spinner: spinner.clone(),
             cancel: cancel.clone(),
             unwritten: Arc::clone(&unwritten),
+            pictures: Arc::clone(&pictures),
         })
     };
     let result = application
@@ -69,12 +72,12 @@ pub(crate) async fn run(
         .execute(request, observer, cancel)
         .await;
     spinner.finish_and_clear();
+    pictures.settle().await;
     let code = match (unwritten.get(), &result) {
         (Some(error), _) => super::unwritten(error),
         (None, Ok(outcome)) => {
             let told = if arguments.json {
-                let pictures = wire::Pictures::Contained;
-                print(&format!("{:#}\n", wire::run_result(outcome, pictures)))
+                print(&format!("{:#}\n", json(outcome, &pictures).await))
             } else {
                 tell(outcome, &policy, arguments)
             };
@@ -89,8 +92,10 @@ pub(crate) async fn run(
             FAILED
         }
     };
+    pictures.hint();
     application.shut_down().await;
-    Ok(ExitCode::from(code))
+    let unsaved = pictures.saved().contains(&None);
+    Ok(ExitCode::from(if unsaved { FAILED } else { code }))
 }
 
 fn request(arguments: &Run, policy: &ExecutionPolicy) -> anyhow::Result<ExecutionRequest> {
@@ -222,6 +227,7 @@ struct Terminal {
     cancel: CancellationToken,
     /// Why the output could not be passed on; there is nothing to go on for then.
     unwritten: Arc<OnceLock<io::Error>>,
+    pictures: Arc<Pictures>,
 }
 
 #[async_trait]
@@ -235,7 +241,12 @@ impl RunObserver for Terminal {
             RunEvent::Running => self.spinner.set_message("running"),
             RunEvent::Output { stream, bytes } => self.show(stream, &bytes).await,
             RunEvent::Block(block) => match block {
-                OutputBlock::Message { text } | OutputBlock::Warning { text, .. } => {
+                OutputBlock::Message { text } => {
+                    self.show(OutputStream::Stderr, &whole_line(text)).await;
+                }
+                OutputBlock::Warning { text, call } => {
+                    let of = call.map(|call| format!(" in {call} "));
+                    let text = format!("Warning{}: {text}", of.unwrap_or_default());
                     self.show(OutputStream::Stderr, &whole_line(text)).await;
                 }
                 OutputBlock::Html {
@@ -247,6 +258,7 @@ impl RunObserver for Terminal {
                 | OutputBlock::Text { text } => {
                     self.show(OutputStream::Stdout, &whole_line(text)).await;
                 }
+                OutputBlock::Image { picture, .. } => self.show_picture(picture).await,
                 // The value and the exception come at the end.
                 _ => {}
             },
@@ -268,11 +280,40 @@ impl Terminal {
             },
             OutputStream::Stderr => write(tokio::io::stderr(), bytes).await,
         };
+        self.check(written);
+    }
+
+    async fn show_picture(&self, picture: Picture) {
+        if self.unwritten.get().is_some() {
+            return;
+        }
+        self.spinner.finish_and_clear();
+        self.check(self.pictures.take(picture).await);
+    }
+
+    fn check(&self, written: io::Result<()>) {
         if let Err(error) = written {
             let _ = self.unwritten.set(error);
             self.cancel.cancel();
         }
     }
+}
+
+/// The whole result, with where its pictures were saved.
+async fn json(outcome: &ExecutionOutcome, pictures: &Arc<Pictures>) -> serde_json::Value {
+    for block in &outcome.blocks {
+        if let OutputBlock::Image { picture, .. } = block {
+            // Nothing is drawn, so nothing is written.
+            let _ = pictures.take(picture.clone()).await;
+        }
+    }
+    let mut value = wire::run_result(outcome, wire::Pictures::Contained);
+    let blocks = value["blocks"].as_array_mut().into_iter().flatten();
+    let images = blocks.filter(|block| block["type"] == "image");
+    for (image, path) in images.zip(pictures.saved()) {
+        image["saved_as"] = path.map(|path| path.display().to_string()).into();
+    }
+    value
 }
 
 fn whole_line(mut text: String) -> Vec<u8> {

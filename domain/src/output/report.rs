@@ -88,11 +88,12 @@ impl Reports {
             RunnerReport::Warning { text, call } => {
                 let text = clip(shown(&text), MAX_TEXT);
                 let call = call.map(|call| clip(shown(&call), MAX_NAME));
-                let block = OutputBlock::Warning {
-                    text: text.clone(),
-                    call,
+                // As R prints it with `options(warn = 1)`.
+                let spoken = match &call {
+                    Some(call) => format!("Warning in {call} : {text}"),
+                    None => format!("Warning: {text}"),
                 };
-                self.speak(block, text)
+                self.speak(OutputBlock::Warning { text, call }, spoken)
             }
             RunnerReport::Display(display) => self.display(display),
             // A kind that is newer than this.
@@ -334,5 +335,19 @@ mod tests {
         assert_eq!(last.block, None);
         assert_eq!(last.spoken.as_deref(), Some("m\n"));
         assert_eq!(reports.finish().2, None);
+
+        let mut reports = Reports::default();
+        let mut spoken = |call: Option<&str>| {
+            let warning = RunnerReport::Warning {
+                text: "w".to_owned(),
+                call: call.map(str::to_owned),
+            };
+            reports.take(warning).spoken
+        };
+        assert_eq!(spoken(None).as_deref(), Some("Warning: w\n"));
+        assert_eq!(
+            spoken(Some("f(1)")).as_deref(),
+            Some("Warning in f(1) : w\n")
+        );
     }
 }

@@ -103,7 +103,7 @@ pub enum OutputBlock {
     },
     /// A warning; part of `stderr` too.
     Warning {
-        /// As the language prints it.
+        /// Its message.
         text: String,
         /// The call that gave it.
         call: Option<String>,

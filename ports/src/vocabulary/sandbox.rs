@@ -137,7 +137,7 @@ pub enum RunnerReport {
     },
     /// A warning.
     Warning {
-        /// As the language prints it.
+        /// Its message.
         text: String,
         /// The call that gave it.
         call: Option<String>,
