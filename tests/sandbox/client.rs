@@ -176,12 +176,64 @@ impl<'home> Server<'home> {
         assert!(told.is_object(), "no structured content: {answer}");
         let failed = told["success"] != true;
         assert_eq!(answer["result"]["isError"], failed, "{answer}");
-        let text = answer["result"]["content"][0]["text"].as_str();
+        let content = answer["result"]["content"].as_array();
+        let mut content = content.into_iter().flatten();
         assert!(
-            text.is_some_and(|text| !text.is_empty()),
+            content.any(|part| part["text"].as_str().is_some_and(|text| !text.is_empty())),
             "no text: {answer}"
         );
         told
+    }
+
+    /// Calls a tool with members of `_meta`, and gives the id of the request.
+    pub(crate) fn begin_tool(&mut self, name: &str, arguments: Value, meta: Value) -> u64 {
+        let params = json!({"name": name, "arguments": arguments, "_meta": meta});
+        self.begin("tools/call", params)
+    }
+
+    /// Calls a tool and gives its structured content, whatever it tells.
+    pub(crate) fn tool(&mut self, name: &str, arguments: Value) -> Value {
+        let id = self.begin_tool(name, arguments, json!({}));
+        self.content(id)
+    }
+
+    /// Waits for the structured content of any call of a tool.
+    pub(crate) fn content(&mut self, id: u64) -> Value {
+        let answer = self.answer(id);
+        let told = answer["result"]["structuredContent"].clone();
+        assert!(told.is_object(), "no structured content: {answer}");
+        told
+    }
+
+    /// Reads a resource; its one contents, or the error.
+    pub(crate) fn read(&mut self, uri: &str) -> Result<Value, Value> {
+        let mut answer = self.request("resources/read", json!({"uri": uri}));
+        if answer["error"].is_object() {
+            return Err(answer["error"].take());
+        }
+        let contents = answer["result"]["contents"].take();
+        assert_eq!(contents.as_array().map(Vec::len), Some(1), "{contents}");
+        assert_eq!(contents[0]["uri"], uri);
+        Ok(contents[0].clone())
+    }
+
+    /// Waits until a notification of progress for this token has this message.
+    pub(crate) fn expect_progress(&mut self, token: &str, message: &str) {
+        let is_it = |told: &Value| {
+            told["params"]["progressToken"] == token && told["params"]["message"] == message
+        };
+        if self.kept.iter().any(is_it) {
+            return;
+        }
+        let deadline = Instant::now() + SOON;
+        loop {
+            let next = self.receive(deadline).expect("progress before the end");
+            let found = is_it(&next);
+            self.kept.push_back(next);
+            if found {
+                return;
+            }
+        }
     }
 
     /// Waits for the answer to a request; what else comes is kept.

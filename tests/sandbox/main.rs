@@ -8,16 +8,20 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod audit;
+mod background;
 mod bad_input;
 mod client;
 mod command_line;
 mod crashes;
 mod endings;
+mod files;
 mod home;
 mod host;
 mod isolation;
 mod leftovers;
 mod many;
 mod ordinary_user;
+mod pictures;
 mod python_client;
 mod r;
+mod reports;

@@ -98,18 +98,18 @@ pub(crate) fn contents(
         data,
     } = bytes;
     let is_whole = data.len() as u64 == total;
-    let text = match part {
-        RunPart::Picture(_) => None,
-        // The log of a program that writes no text is still read as text.
-        RunPart::Log => Some(whole_characters(&data)),
-        RunPart::File(_) => Some(whole_characters(&data))
-            .filter(|(_, slice)| std::str::from_utf8(slice).is_ok() && !slice.contains(&0)),
-    };
+    let (skipped, whole) =
+        whole_characters(&data, offset > 0, offset + (data.len() as u64) < total);
+    let text = std::str::from_utf8(whole).ok().filter(|text| match part {
+        RunPart::Picture(_) => false,
+        RunPart::Log => true,
+        RunPart::File(_) => !text.contains('\0'),
+    });
     let (start, length, contents) = match text {
-        Some((skipped, slice)) => (
+        Some(text) => (
             offset + skipped as u64,
-            slice.len(),
-            ResourceContents::text(String::from_utf8_lossy(slice), uri),
+            text.len(),
+            ResourceContents::text(text, uri),
         ),
         None => (
             offset,
@@ -132,26 +132,25 @@ pub(crate) fn contents(
     contents.with_meta(meta)
 }
 
-/// The bytes without the end of a character before them and without the beginning of one after
-/// them, and how many were left out at the beginning.
-fn whole_characters(data: &[u8]) -> (usize, &[u8]) {
+/// The bytes without the rest of a character that is cut at the beginning and without the part of
+/// one that is cut at the end, and how many were left out at the beginning.
+fn whole_characters(data: &[u8], cut_before: bool, cut_after: bool) -> (usize, &[u8]) {
     let is_continuation = |byte: &u8| byte & 0b1100_0000 == 0b1000_0000;
-    let skipped = data
-        .iter()
-        .take(3)
-        .take_while(|byte| is_continuation(byte))
-        .count();
+    let skipped = match cut_before {
+        true => data
+            .iter()
+            .take(3)
+            .take_while(|byte| is_continuation(byte))
+            .count(),
+        false => 0,
+    };
     let data = &data[skipped..];
-    let cut = data
+    let last = data
         .utf8_chunks()
         .last()
         .map_or(&[][..], |chunk| chunk.invalid());
-    let is_cut = std::str::from_utf8(cut).is_err_and(|error| error.error_len().is_none());
-    let end = if is_cut {
-        data.len() - cut.len()
-    } else {
-        data.len()
-    };
+    let is_cut = cut_after && std::str::from_utf8(last).is_err_and(|e| e.error_len().is_none());
+    let end = data.len() - if is_cut { last.len() } else { 0 };
     (skipped, &data[..end])
 }
 
@@ -177,7 +176,11 @@ mod tests {
         assert!(whole.get("_meta").is_none());
         assert_eq!(read(file(), 0, b"\xff\0", 2)["blob"], "/wA=");
         assert_eq!(read(file(), 0, b"a\0", 2)["blob"], "YQA=");
-        assert_eq!(read(RunPart::Log, 0, b"a\xffb", 3)["text"], "a\u{fffd}b");
+        assert_eq!(read(RunPart::Log, 0, b"a\xffb", 3)["blob"], "Yf9i");
+        assert_eq!(read(RunPart::Log, 0, b"a\0b", 3)["text"], "a\0b");
+        // Nothing is cut here: the program wrote half a character.
+        assert_eq!(read(file(), 0, b"a\xc3", 2)["blob"], "YcM=");
+        assert_eq!(read(file(), 0, b"\x80a", 2)["blob"], "gGE=");
         assert_eq!(
             read(RunPart::Picture(0), 0, b"GIF89a", 6)["blob"],
             "R0lGODlh"

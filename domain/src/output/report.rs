@@ -16,7 +16,7 @@ const MAX_MESSAGE: usize = 64 << 10;
 /// Longest name of an error's class and of a warning's call, bytes.
 const MAX_NAME: usize = 1 << 10;
 /// Most memory for one JSON value, about, bytes.
-const MAX_JSON: usize = 4 << 20;
+const MAX_JSON: usize = 8 << 20;
 /// Reports that get a block.
 pub(super) const MAX_BLOCKS: usize = 512;
 /// Bytes in all those blocks together, pictures aside.
@@ -185,16 +185,22 @@ impl Reports {
     }
 }
 
-/// About the memory of a value, bytes.
+/// About the memory of a value, bytes; rather too much than too little. The first member of an
+/// object costs a whole node of its tree.
 pub(crate) fn json_size(value: &Value) -> usize {
     const NODE: usize = 32;
+    const TREE: usize = 640;
     NODE + match value {
         Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(json_size).sum(),
+        // Room for as many again is usual, and for four at least.
+        Value::Array(items) => {
+            items.iter().map(json_size).sum::<usize>() + NODE * items.len().max(4)
+        }
         Value::Object(members) => members
             .iter()
             .map(|(name, value)| 2 * NODE + name.len() + json_size(value))
-            .sum(),
+            .sum::<usize>()
+            .max(if members.is_empty() { 0 } else { TREE }),
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
     }
 }
@@ -280,6 +286,9 @@ mod tests {
                 .count()
         };
         assert_eq!(kept(&mut reports, value(None, &long)), 8);
+        let mut reports = Reports::default();
+        let objects = json!(vec![json!({"": 0}); 4000]);
+        assert_eq!(kept(&mut reports, value(Some(objects), "")), 1);
         let mut reports = Reports::default();
         let large = RunnerReport::Display(gif(4 << 20));
         assert_eq!(kept(&mut reports, large), 4);

@@ -114,10 +114,13 @@ impl Walk<'_> {
             };
             for (name, is_directory) in self.entries(&directory) {
                 let below = join(&path, name.as_bytes());
-                if is_directory && depth < MAX_DEPTH && !CACHES.contains(&name.as_bytes()) {
-                    directories.push_back((below, depth + 1));
-                } else if !is_directory {
+                if !is_directory {
                     self.file(&directory, &name, &below)?;
+                } else if depth == MAX_DEPTH || below.len() > MAX_PATH {
+                    // Nobody looks how many files there are.
+                    self.omitted += 1;
+                } else if !CACHES.contains(&name.as_bytes()) {
+                    directories.push_back((below, depth + 1));
                 }
             }
         }
@@ -158,7 +161,9 @@ impl Walk<'_> {
         if self.placed.0.contains(&state(&stat)) {
             return Ok(());
         }
-        if self.named == self.limits.files || path.len() > MAX_PATH {
+        // What is no UTF-8 gets longer when it is told.
+        let told = String::from_utf8_lossy(path);
+        if self.named == self.limits.files || told.len() > MAX_PATH {
             self.omitted += 1;
             return Ok(());
         }
@@ -171,7 +176,7 @@ impl Walk<'_> {
         };
         self.named += 1;
         (self.send)(&FromAgent::File {
-            path: String::from_utf8_lossy(path).into_owned(),
+            path: told.into_owned(),
             size,
         })?;
         let room = self.limits.total_bytes - self.sent;
@@ -214,7 +219,8 @@ fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
 
 /// A directory by its path below the workspace, part by part.
 fn open_below(path: &[u8]) -> Option<OwnedFd> {
-    let mut directory: OwnedFd = File::open(WORKSPACE).ok()?.into();
+    let here = File::open("/").ok()?.into();
+    let mut directory = open_in(&here, c"workspace", OFlag::O_DIRECTORY)?;
     for name in path
         .split(|byte| *byte == b'/')
         .filter(|name| !name.is_empty())
