@@ -240,7 +240,7 @@ fn r_ends_as_is_told() {
 /// Tells of the place where it runs; a line for each fact.
 const FACTS: &str = r#"
 cat(system("id -u", intern = TRUE), "\n")
-cat(grep("^(NoNewPrivs|Seccomp|CapEff|CapBnd):", readLines("/proc/self/status"), value = TRUE), "\n")
+cat(grep("^(NoNewPrivs|Seccomp|CapEff|CapBnd|Threads):", readLines("/proc/self/status"), value = TRUE), "\n")
 cat(any(grepl("canary-7f1d0c55b6", c(Sys.getenv(), names(Sys.getenv())))), "\n")
 cat(file.exists(c("/root", "/home", "/var", "/etc/shadow", "/etc/R/Rprofile.site", "/etc/R/Renviron.site")), "\n")
 "#;
@@ -264,7 +264,8 @@ fn a_program_in_r_is_nobody() {
         facts(&inside.stdout),
         [
             "1000".to_owned(),
-            format!("CapEff: {zero} CapBnd: {zero} NoNewPrivs: 1 Seccomp: 2"),
+            // One thread, also where OpenBLAS would start one for each CPU.
+            format!("Threads: 1 CapEff: {zero} CapBnd: {zero} NoNewPrivs: 1 Seccomp: 2"),
             "FALSE".to_owned(),
             "FALSE FALSE FALSE FALSE FALSE FALSE".to_owned(),
         ]
