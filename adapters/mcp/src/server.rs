@@ -306,10 +306,12 @@ impl ServerHandler for McpServer {
             let bounds = &self.core.settings.bounds;
             let written = context.extensions.get::<WrittenNumbers>();
             let written = written.cloned().unwrap_or_default();
-            let result = match tool
-                .call(&*self.core.runs, bounds, arguments, &written)
-                .await
-            {
+            let called = tool.call(&*self.core.runs, bounds, arguments, &written);
+            // The client may not wait any more, or be gone.
+            let Some(called) = context.ct.run_until_cancelled(called).await else {
+                return Err(ErrorData::internal_error("cancelled", None));
+            };
+            let result = match called {
                 Ok(result) => result,
                 Err(fault) => self.refuse(fault, &context).await,
             };

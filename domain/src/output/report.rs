@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(kept(&mut reports, value(None, &long)), 8);
         let mut reports = Reports::default();
         let objects = json!(vec![json!({"": 0}); 4000]);
-        assert_eq!(kept(&mut reports, value(Some(objects), "")), 1);
+        assert_eq!(kept(&mut reports, value(Some(objects), "")), 2);
         let mut reports = Reports::default();
         let large = RunnerReport::Display(gif(4 << 20));
         assert_eq!(kept(&mut reports, large), 4);

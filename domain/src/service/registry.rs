@@ -378,7 +378,9 @@ impl Registry {
     pub(super) fn add(&self, entry: &Arc<Entry>, key: Option<(String, String)>) -> Known {
         let mut runs = self.runs();
         if let Some((key, request)) = key {
-            match runs.keys.get(&key) {
+            // One that is being cancelled will have no answer to share.
+            let known = runs.keys.get(&key);
+            match known.filter(|(_, run)| run.ended_at().is_some() || !run.cancel.is_cancelled()) {
                 Some((known, run)) if *known == request => return Known::Same(Arc::clone(run)),
                 Some(_) => return Known::Other,
                 None => runs.keys.insert(key, (request, Arc::clone(entry))),

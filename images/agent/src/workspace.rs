@@ -16,7 +16,7 @@ use mcp_forge_agent::{Collect, FromAgent, MAX_OUTPUT, MAX_PATH};
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
-use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat};
+use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmod, fchmodat, fstat, fstatat};
 
 pub(crate) const WORKSPACE: &str = "/workspace";
 
@@ -230,15 +230,26 @@ fn open_below(path: &[u8]) -> Option<OwnedFd> {
     Some(directory)
 }
 
-/// Opens for reading and follows no link. What the program made unreadable is its own to read.
+/// Opens for reading and follows no link. What the program made unreadable is its own to read, and
+/// what it made impassable to pass.
 fn open_in(directory: &OwnedFd, name: &std::ffi::CStr, flags: OFlag) -> Option<OwnedFd> {
-    let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
-    match openat(directory.as_fd(), name, flags, Mode::empty()) {
+    let how = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
+    let open = || openat(directory.as_fd(), name, how, Mode::empty());
+    let opened = match open() {
         Err(Errno::EACCES) => {
             // Changes the target of a link at most, which could only be another file of its own.
             fchmodat(directory, name, Mode::S_IRWXU, FchmodatFlags::FollowSymlink).ok()?;
-            openat(directory.as_fd(), name, flags, Mode::empty()).ok()
+            open()
         }
-        other => other.ok(),
+        other => other,
+    };
+    let opened = opened.ok()?;
+    if flags.contains(OFlag::O_DIRECTORY) {
+        let mode = Mode::from_bits_truncate(fstat(&opened).ok()?.st_mode);
+        if !mode.contains(Mode::S_IRWXU) {
+            // Where it is somebody else's, what lies in it is not found.
+            let _ = fchmod(&opened, Mode::S_IRWXU);
+        }
     }
+    Some(opened)
 }
