@@ -7,7 +7,8 @@ mod sixel;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context;
 use mcp_forge_ports::vocabulary::Picture;
@@ -17,6 +18,9 @@ use self::directory::Directory;
 use self::protocol::Protocol;
 use super::{say, standard_output_is_open};
 use crate::cli::{Plots, Run};
+
+/// How long a picture is waited for whose run is over.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is done with the pictures of one run, and what was.
 pub(super) struct Pictures {
@@ -32,7 +36,7 @@ pub(super) struct Pictures {
 
 #[derive(Default)]
 struct Taken {
-    /// Where each one is; nowhere after a failure.
+    /// Where each one is; nowhere until it is saved.
     saved: Vec<Option<PathBuf>>,
     unseen: usize,
 }
@@ -79,47 +83,56 @@ impl Pictures {
         let pictures = Arc::clone(self);
         let task = self
             .tasks
-            .spawn_blocking(move || pictures.draw_and_save(&picture));
+            .spawn_blocking(move || pictures.save_and_draw(&picture));
         task.await.unwrap_or_else(|e| Err(io::Error::other(e)))
     }
 
-    fn draw_and_save(&self, picture: &Picture) -> io::Result<()> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let drawn = match self.protocol.and_then(|protocol| protocol.encode(picture)) {
-            Some(drawing) => draw(&drawing).map(|()| true),
-            None => Ok(false),
-        };
+    fn save_and_draw(&self, picture: &Picture) -> io::Result<()> {
         if let Some(directory) = &self.directory {
-            let saved = directory.save(taken.saved.len() + 1, picture);
-            match &saved {
-                Ok(path) if self.tells => say(&format!("mcp-forge: saved {}", path.display())),
-                Ok(_) => {}
+            let number = {
+                let mut taken = self.taken();
+                taken.saved.push(None);
+                taken.saved.len()
+            };
+            match directory.save(number, picture) {
+                Ok(path) => {
+                    if self.tells {
+                        say(&format!("mcp-forge: saved {}", path.display()));
+                    }
+                    self.taken().saved[number - 1] = Some(path);
+                }
                 Err(error) => say(&format!("mcp-forge: cannot save the picture: {error:#}")),
             }
-            taken.saved.push(saved.ok());
         }
-        if !*drawn.as_ref().unwrap_or(&true) {
-            taken.unseen += 1;
+        match self.protocol.and_then(|protocol| protocol.encode(picture)) {
+            Some(drawing) => draw(&drawing),
+            None => {
+                self.taken().unseen += 1;
+                Ok(())
+            }
         }
-        drawn.map(|_| ())
     }
 
-    /// Waits until all are drawn and saved, also those that nobody waited for.
+    /// Never held while a file or standard output is written, which may take for ever.
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for those that nobody waited for, since the run was stopped; not for ever, since a
+    /// terminal or a pager may have stopped reading.
     pub(super) async fn settle(&self) {
         self.tasks.close();
-        self.tasks.wait().await;
+        let _ = tokio::time::timeout(PATIENCE, self.tasks.wait()).await;
     }
 
     /// Where each picture was saved.
     pub(super) fn saved(&self) -> Vec<Option<PathBuf>> {
-        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.saved.clone()
+        self.taken().saved.clone()
     }
 
     /// Tells how to get those that nobody has seen.
     pub(super) fn hint(&self) {
-        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let what = match taken.unseen {
+        let what = match self.taken().unseen {
             _ if !self.hints => return,
             0 => return,
             1 => "1 picture is".to_owned(),

@@ -1,10 +1,11 @@
 //! Pictures at a terminal, from real plots of both languages.
 
 use std::fs;
+use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::home::Home;
+use crate::home::{Home, collect, end_of};
 
 const PLOTS: [(&str, &str); 2] = [
     (
@@ -86,4 +87,32 @@ fn a_directory_that_takes_nothing_is_told_before_the_run() {
         refused.stderr
     );
     assert_eq!(home.audit(), [Value::Null; 0]);
+}
+
+#[test]
+fn who_does_not_read_the_drawing_does_not_keep_the_program() {
+    let Some(home) = Home::for_root("--plots into a pipe that nobody reads") else {
+        return;
+    };
+    let code = "class Picture:\n    def _repr_png_(self):\n        \
+                return b'\\x89PNG\\r\\n\\x1a\\n\\0\\0\\0\\x0dIHDR' + b'\\0\\0\\0\\1' * 100_000\n\
+                display(Picture())\nimport time; time.sleep(60)";
+    let directory = home.path().join("plots");
+    let mut command = home.command();
+    command
+        .args(["run", "--timeout", "1", "--plots", "kitty", "-c", code])
+        .arg("--save-plots")
+        .arg(&directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let stderr = collect(child.stderr.take());
+    // Standard output stays open, and full.
+    assert_eq!(end_of(&mut child).code(), Some(124));
+    let told = stderr.join().unwrap();
+    assert!(told.contains("time limit of 1 s reached"), "{told}");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+    fs::remove_dir_all(&directory).unwrap();
+    home.expect_nothing_left();
 }
