@@ -21,6 +21,7 @@ mod isolation;
 mod leftovers;
 mod many;
 mod ordinary_user;
+mod output;
 mod pictures;
 mod python_client;
 mod r;

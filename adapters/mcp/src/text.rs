@@ -33,7 +33,7 @@ pub(crate) fn outcome<'a>(outcome: &'a ExecutionOutcome, bounds: &ArgumentBounds
     let mut text = Sections::default();
     let (mut picture_number, mut picture_bytes) = (0, 0);
     let mut has_value = false;
-    for block in &outcome.blocks {
+    for (at, block) in outcome.blocks.iter().enumerate() {
         match block {
             OutputBlock::Stream {
                 stream: OutputStream::Stdout,
@@ -64,6 +64,9 @@ pub(crate) fn outcome<'a>(outcome: &'a ExecutionOutcome, bounds: &ArgumentBounds
                 }
                 picture_number += 1;
             }
+            // Of a value, which follows in print.
+            OutputBlock::Html { text: None, .. }
+                if matches!(outcome.blocks.get(at + 1), Some(OutputBlock::Value { .. })) => {}
             OutputBlock::Html { html, text: None } => {
                 let note = format!("(HTML of {} bytes, see the structured content)", html.len());
                 text.add("", &note);
