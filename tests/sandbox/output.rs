@@ -211,20 +211,17 @@ fn cell(text: &str) -> String {
     format!("<td><pre>{escaped}</pre></td>")
 }
 
-/// The lines without those that repeat the one before. Where very much output is stopped, the last
-/// one is cut anywhere, and so is each that follows what was left out.
+/// The lines without those that begin as a long one before them. Where very much output is
+/// stopped, the last line is cut anywhere, and so is the first that follows what was left out.
 fn without_repetition<'text>(lines: impl Iterator<Item = &'text str>) -> Vec<&'text str> {
     let mut kept: Vec<&str> = Vec::new();
-    let mut before = "";
     for line in lines {
-        if before.len() > 20 && !line.is_empty() && before.starts_with(line) {
-            if kept.last() != Some(&CUT) {
-                kept.push(CUT);
-            }
-            continue;
+        let repeats = |before: &&str| before.len() > 60 && before.starts_with(line);
+        if line.is_empty() || !kept.iter().any(repeats) {
+            kept.push(line);
+        } else if kept.last() != Some(&CUT) {
+            kept.push(CUT);
         }
-        kept.push(line);
-        before = line;
     }
     kept
 }
