@@ -271,6 +271,7 @@ fn a_creator_that_dies_is_replaced_before_it_is_needed() {
     let mut server = Server::start(&home);
     assert_eq!(server.call(json!({"code": "1"}))["result"], 1);
     let Helpers { nursery, .. } = server.helpers();
+    server.expect_rest();
     let another_than = |dead: Option<i32>| {
         wait_until(STOP, || {
             let census = home.census();
