@@ -163,9 +163,7 @@ impl Settings {
     ///
     /// Every value that is outside of its range or does not fit the others.
     pub(crate) fn policy(&self) -> anyhow::Result<ExecutionPolicy> {
-        let mut policy = ExecutionPolicy {
-            ..ExecutionPolicy::default()
-        };
+        let mut policy = ExecutionPolicy::default();
         for limit in &LIMITS {
             if let Some(setting) = self.0.get(limit.key) {
                 (limit.put)(&mut policy, &setting.text);

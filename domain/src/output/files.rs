@@ -14,11 +14,18 @@ pub(crate) const MAX_NAME: usize = 255;
 /// Bytes at the beginning of a file that tell whether it is text.
 const PROBE: usize = 4096;
 
+/// A file, and where its contents are among those of all files.
+#[derive(Debug)]
+pub(crate) struct StoredFile {
+    pub(crate) file: OutputFile,
+    pub(crate) offset: u64,
+}
+
 /// Takes the files one after the other; their contents go to the caller's store in order.
 #[derive(Debug)]
 pub(crate) struct FileCollector {
     limits: CollectLimits,
-    done: Vec<(OutputFile, u64)>,
+    done: Vec<StoredFile>,
     paths: BTreeSet<String>,
     current: Option<Current>,
     stored: u64,
@@ -107,15 +114,18 @@ impl FileCollector {
             path: current.path,
             size: current.size,
         };
-        self.done.push((file, current.offset));
+        self.done.push(StoredFile {
+            file,
+            offset: current.offset,
+        });
     }
 
     /// The files in order of their paths, each with the place of its contents, and how many were
     /// left out.
-    pub(crate) fn finish(mut self) -> (Vec<(OutputFile, u64)>, u64) {
+    pub(crate) fn finish(mut self) -> (Vec<StoredFile>, u64) {
         self.close();
         self.done
-            .sort_by(|(one, _), (other, _)| one.path.cmp(&other.path));
+            .sort_by(|one, other| one.file.path.cmp(&other.file.path));
         (self.done, self.omitted)
     }
 }
@@ -169,7 +179,14 @@ mod tests {
         let (files, omitted) = files.finish();
         let told: Vec<_> = files
             .iter()
-            .map(|(file, at)| (file.path.as_str(), file.mime_type.as_str(), file.kept, *at))
+            .map(|StoredFile { file, offset }| {
+                (
+                    file.path.as_str(),
+                    file.mime_type.as_str(),
+                    file.kept,
+                    *offset,
+                )
+            })
             .collect();
         assert_eq!(
             told,
@@ -197,7 +214,7 @@ mod tests {
         assert!(!files.data(b"x"));
         files.omitted(5);
         let (files, omitted) = files.finish();
-        let kept: Vec<_> = files.iter().map(|(file, _)| file.kept).collect();
+        let kept: Vec<_> = files.iter().map(|stored| stored.file.kept).collect();
         assert_eq!(kept, [false, true, true]);
         assert_eq!(omitted, 6);
 
@@ -207,7 +224,10 @@ mod tests {
             files.data(b"0123456789");
         }
         let (files, _) = files.finish();
-        assert!(files[0].0.kept && !files[1].0.kept, "the total is bounded");
+        assert!(
+            files[0].file.kept && !files[1].file.kept,
+            "the total is bounded"
+        );
     }
 
     #[test]

@@ -69,12 +69,12 @@ impl OutputCollector {
 
     /// Takes a report of the runner that was `bytes` long, cut to its bounds. Gives its block, if
     /// it has one.
-    pub fn report(&mut self, bytes: usize, report: Option<RunnerReport>) -> Option<&OutputBlock> {
+    pub fn report(&mut self, bytes: usize, report: Option<RunnerReport>) -> Option<OutputBlock> {
         self.received = self.received.saturating_add(weight(bytes));
         let Taken { block, spoken } = self.reports.take(report?);
         self.settle(OutputStream::Stdout);
         self.settle(OutputStream::Stderr);
-        let came = block.is_some();
+        let told = block.clone();
         let piece = spoken.map(|text| piece(OutputStream::Stderr, self.stderr.speak(&text)));
         match (piece, block) {
             (None, None) => {}
@@ -82,7 +82,7 @@ impl OutputCollector {
             (Some(piece), Some(block)) => self.order.spoken(piece, block),
             (Some(piece), None) => self.order.text(piece),
         }
-        came.then(|| self.order.last_block()).flatten()
+        told
     }
 
     /// Bytes that came up to now, kept or not, reports included.

@@ -57,14 +57,6 @@ impl Order {
         self.push(Entry::Spoken(piece, block));
     }
 
-    /// The block that came last, if nothing came after it.
-    pub(super) fn last_block(&self) -> Option<&OutputBlock> {
-        match self.last.back().or_else(|| self.first.last())? {
-            Entry::Report(block) | Entry::Spoken(_, block) => Some(block),
-            Entry::Text(_) => None,
-        }
-    }
-
     fn push(&mut self, entry: Entry) {
         if self.first.len() < ORDERED {
             self.first.push(entry);

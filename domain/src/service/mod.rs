@@ -324,21 +324,19 @@ fn key_of_another() -> Violation {
 
 /// SHA-256 of everything that makes a run what it is.
 fn digest(request: &ExecutionRequest) -> String {
-    let mut parts = vec![
-        request.language.as_str().as_bytes().to_vec(),
-        request.code.clone().into_bytes(),
-        format!(
-            "{:?} {:?} {:?} {:?}",
-            request.timeout, request.memory, request.cpu_quota, request.stdin
-        )
-        .into_bytes(),
+    let arguments = format!(
+        "{:?} {:?} {:?} {:?}",
+        request.timeout, request.memory, request.cpu_quota, request.stdin
+    );
+    let files = request.files.iter();
+    let files = files.flat_map(|file| [file.path.as_bytes(), &file.data]);
+    let parts = [
+        request.language.as_str().as_bytes(),
+        request.code.as_bytes(),
+        arguments.as_bytes(),
     ];
-    for file in &request.files {
-        parts.push(file.path.clone().into_bytes());
-        parts.push(file.data.clone());
-    }
-    let hashes: Vec<_> = parts.iter().map(|part| sha256_hex(part)).collect();
-    sha256_hex(hashes.concat().as_bytes())
+    let hashes: String = parts.into_iter().chain(files).map(sha256_hex).collect();
+    sha256_hex(hashes.as_bytes())
 }
 
 /// What `work` gives, or none when `deadline` comes first.

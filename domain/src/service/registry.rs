@@ -16,7 +16,8 @@ use mcp_forge_ports::vocabulary::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::output::newest_line;
+use crate::output::files::StoredFile;
+use crate::output::{json_size, newest_line};
 
 pub(super) type Answer = Result<Arc<ExecutionOutcome>, Refusal>;
 
@@ -73,13 +74,6 @@ struct Kept {
     log: Option<(Arc<dyn Blob>, RunLog)>,
     files: Option<(Arc<dyn Blob>, Vec<StoredFile>)>,
     bytes: u64,
-}
-
-/// A file of a run, and where its contents are in the blob.
-#[derive(Debug, Clone)]
-pub(super) struct StoredFile {
-    pub(super) file: OutputFile,
-    pub(super) offset: u64,
 }
 
 impl Entry {
@@ -183,10 +177,11 @@ impl Entry {
         self.kept().log.as_ref().map(|(_, log)| *log)
     }
 
-    pub(super) fn store_files(&self, blob: Arc<dyn Blob>, files: Vec<StoredFile>, bytes: u64) {
+    pub(super) fn store_files(&self, blob: Arc<dyn Blob>, files: Vec<StoredFile>) {
         let mut kept = self.kept();
+        let contents = files.iter().filter(|stored| stored.file.kept);
+        kept.bytes += contents.map(|stored| stored.file.size).sum::<u64>();
         kept.files = Some((blob, files));
-        kept.bytes += bytes;
     }
 
     /// Returns when the run has an answer.
@@ -267,9 +262,8 @@ impl Entry {
                 (Arc::clone(blob), mime_type.clone(), stored.offset, *size)
             }
         };
-        let start = range.start.min(total);
-        let length = range.end.min(total).saturating_sub(start);
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let Range { start, end } = within(range, total);
+        let length = usize::try_from(end - start).unwrap_or(usize::MAX);
         let read = blob.read(offset + start, length).await;
         Some(read.map(|data| RunBytes {
             mime_type,
@@ -294,14 +288,13 @@ impl Entry {
                 _ => None,
             })
             .nth(number)?;
-        let index = |at: u64| {
-            usize::try_from(at).map_or(picture.data.len(), |at| at.min(picture.data.len()))
-        };
-        let (start, end) = (index(range.start), index(range.end));
+        let total = picture.data.len() as u64;
+        let Range { start, end } = within(range, total);
         Some(RunBytes {
             mime_type: picture.mime_type.clone(),
-            total: picture.data.len() as u64,
-            data: picture.data[start..end.max(start)].to_vec(),
+            total,
+            // Both are lengths of memory.
+            data: picture.data[start as usize..end as usize].to_vec(),
         })
     }
 
@@ -318,6 +311,12 @@ impl Entry {
     }
 }
 
+/// The part of a range that is there; never one that ends before it begins.
+fn within(range: Range<u64>, total: u64) -> Range<u64> {
+    let start = range.start.min(total);
+    start..range.end.clamp(start, total)
+}
+
 /// Somebody who waits for the answer of a run.
 pub(super) struct Waiter(Arc<Entry>);
 
@@ -326,9 +325,7 @@ impl Waiter {
         entry.waiting.fetch_add(1, Ordering::SeqCst);
         Self(Arc::clone(entry))
     }
-}
 
-impl Waiter {
     /// Waits for good: the run goes on without anybody.
     pub(super) fn stays(self) {
         self.0.background.store(true, Ordering::SeqCst);
@@ -468,20 +465,17 @@ fn size(outcome: &ExecutionOutcome) -> u64 {
         | OutputBlock::Message { text }
         | OutputBlock::Warning { text, .. }
         | OutputBlock::Text { text } => text.len(),
-        OutputBlock::Value { json, repr } => {
-            repr.len() + json.as_ref().map_or(0, crate::output::json_size)
-        }
+        OutputBlock::Value { json, repr } => repr.len() + json.as_ref().map_or(0, json_size),
         OutputBlock::Error(error) => error.message.len() + error.traceback.len(),
         OutputBlock::Image {
             picture,
             text: plain,
         } => picture.data.len() + text(plain),
         OutputBlock::Html { html, text: plain } => html.len() + text(plain),
-        OutputBlock::Json { json, text: plain } => crate::output::json_size(json) + text(plain),
+        OutputBlock::Json { json, text: plain } => json_size(json) + text(plain),
         _ => 0,
     });
-    let twice =
-        outcome.result.as_ref().map_or(0, crate::output::json_size) + text(&outcome.result_repr);
+    let twice = outcome.result.as_ref().map_or(0, json_size) + text(&outcome.result_repr);
     let sum = blocks.sum::<usize>() + outcome.stdout.len() + outcome.stderr.len() + twice;
     sum as u64
 }

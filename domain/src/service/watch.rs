@@ -15,7 +15,7 @@ use mcp_forge_ports::vocabulary::{
 };
 
 use super::bounded;
-use super::registry::{Entry, StoredFile};
+use super::registry::Entry;
 use super::run::Run;
 use super::sandbox::Sandbox;
 use crate::output::OutputCollector;
@@ -209,7 +209,7 @@ impl<'a> Watch<'a> {
                 None
             }
             GuestEvent::Report { bytes, report } => {
-                let block = self.output.report(bytes, report).cloned();
+                let block = self.output.report(bytes, report);
                 self.check_output().await;
                 if let Some(block) = block {
                     self.tell(RunEvent::Block(block)).await;
@@ -375,14 +375,8 @@ impl Collecting {
     /// Leaves the contents with the run and tells the names.
     fn store(self, entry: &Entry) -> Left {
         let (stored, omitted) = self.files.finish();
-        let files = stored.iter().map(|(file, _)| file.clone()).collect();
-        let bytes = stored.iter().filter(|(file, _)| file.kept);
-        let bytes = bytes.map(|(file, _)| file.size).sum();
-        let stored = stored
-            .into_iter()
-            .map(|(file, offset)| StoredFile { file, offset })
-            .collect();
-        entry.store_files(self.blob, stored, bytes);
+        let files = stored.iter().map(|stored| stored.file.clone()).collect();
+        entry.store_files(self.blob, stored);
         Left { files, omitted }
     }
 }
