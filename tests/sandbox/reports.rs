@@ -83,12 +83,12 @@ fn forged_reports_harm_nobody_else() {
         ),
         (
             "objects within the bound",
-            "while True: send(b'{\"type\":\"value\",\"repr\":\"\",\"json\":[' + b'{\"\":0},' * 16_000 + b'0]}')",
+            "while True: send(b'{\"type\":\"value\",\"repr\":\"\",\"json\":[' + b'{\"\":0},' * 10_000 + b'0]}')",
             "output_limit",
         ),
         (
             "objects shown",
-            "while True: send(b'{\"type\":\"display\",\"data\":{\"application/json\":[' + b'{\"\":0},' * 16_000 + b'0]}}')",
+            "while True: send(b'{\"type\":\"display\",\"data\":{\"application/json\":[' + b'{\"\":0},' * 10_000 + b'0]}}')",
             "output_limit",
         ),
         (
@@ -141,7 +141,7 @@ fn many_runs_with_large_results_do_not_add_up() {
     let mut server = Server::start(&home);
     assert_eq!(server.call(json!({"code": "1"}))["result"], 1);
     let before = memory(server.pid(), "VmHWM");
-    let code = "for _ in range(6): send(b'{\"type\":\"value\",\"repr\":\"\",\"json\":[' + b'{\"\":0},' * 16_000 + b'0]}')";
+    let code = "for _ in range(6): send(b'{\"type\":\"value\",\"repr\":\"\",\"json\":[' + b'{\"\":0},' * 10_000 + b'0]}')";
     for _ in 0..40 {
         let mut arguments = forge(code);
         arguments["background"] = true.into();
