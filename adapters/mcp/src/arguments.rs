@@ -147,13 +147,7 @@ fn check_name(tool: &str, name: &str, value: &Value) -> Result<(), Fault> {
             allowed: Some(BUILT.join(", ")),
         });
     }
-    let shown = echo(name);
-    let hint = match nearest(&shown) {
-        Some(meant) => format!("did you mean `{meant}`?"),
-        None => format!("leave `{shown}` out"),
-    };
-    let message = format!("`{shown}` is not an argument of {tool}");
-    Err(Fault::invalid(&shown, message, hint, &BUILT.join(", ")))
+    Err(Fault::unknown(tool, name, nearest(&echo(name)), &BUILT))
 }
 
 /// The argument that the client probably meant.

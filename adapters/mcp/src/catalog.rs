@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use mcp_forge_ports::vocabulary::{Language, MIN_CPU_QUOTA};
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::settings::{ArgumentBounds, McpSettings};
+use crate::value::object;
 
 /// A tool that runs one language.
 #[derive(Debug, Clone)]
@@ -167,8 +168,5 @@ fn input_schema(name: &str, bounds: &ArgumentBounds) -> JsonObject {
             },
         },
     });
-    match schema {
-        Value::Object(schema) => schema,
-        _ => JsonObject::new(),
-    }
+    object(schema)
 }

@@ -8,7 +8,7 @@ use rmcp::model::{CallToolResult, JsonObject, Tool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
 use crate::settings::ArgumentBounds;
-use crate::value::{Fault, Whole, echo, text};
+use crate::value::{Fault, Whole, object, text};
 use crate::written::WrittenNumbers;
 use crate::{tool_result, wire};
 
@@ -101,10 +101,7 @@ impl RunTool {
             "required": required,
             "properties": properties,
         });
-        match schema {
-            Value::Object(schema) => schema,
-            _ => JsonObject::new(),
-        }
+        object(schema)
     }
 
     /// Does what was asked for.
@@ -124,15 +121,7 @@ impl RunTool {
             .keys()
             .find(|name| !known.contains(&name.as_str()))
         {
-            let shown = echo(name);
-            let message = format!("`{shown}` is not an argument of {}", self.name());
-            let allowed = known.join(", ");
-            return Err(Fault::invalid(
-                &shown,
-                message,
-                format!("leave `{shown}` out"),
-                &allowed,
-            ));
+            return Err(Fault::unknown(self.name(), name, None, known));
         }
         let mut run_id = || {
             text(
@@ -189,6 +178,6 @@ async fn list(runs: &dyn Runs) -> CallToolResult {
 }
 
 /// All of them, in a fixed order.
-pub(crate) fn tools() -> impl Iterator<Item = Tool> {
-    RunTool::ALL.into_iter().map(RunTool::tool)
+pub(crate) fn tools() -> Vec<Tool> {
+    RunTool::ALL.map(RunTool::tool).into()
 }

@@ -58,6 +58,7 @@ struct Core {
     runs: Arc<dyn Runs>,
     settings: McpSettings,
     tools: Vec<LanguageTool>,
+    run_tools: Vec<Tool>,
 }
 
 impl McpServer {
@@ -75,6 +76,7 @@ impl McpServer {
                 runs,
                 settings,
                 tools,
+                run_tools: run_tools::tools(),
             }),
             calls: TaskTracker::new(),
         }
@@ -98,13 +100,13 @@ impl McpServer {
         self.core.tools.iter().find(|entry| entry.tool.name == name)
     }
 
-    fn all_tools(&self) -> impl Iterator<Item = Tool> {
-        let languages = self.core.tools.iter().map(|entry| entry.tool.clone());
-        languages.chain(run_tools::tools())
+    fn all_tools(&self) -> impl Iterator<Item = &Tool> {
+        let languages = self.core.tools.iter().map(|entry| &entry.tool);
+        languages.chain(&self.core.run_tools)
     }
 
     fn unknown_tool(&self, name: &str) -> ErrorData {
-        let names: Vec<_> = self.all_tools().map(|tool| tool.name).collect();
+        let names: Vec<_> = self.all_tools().map(|tool| tool.name.clone()).collect();
         let message = format!("unknown tool {:?}", echo(name));
         ErrorData::invalid_params(message, Some(json!({ "tools": names })))
     }
@@ -121,8 +123,7 @@ impl McpServer {
         if context.extensions.get::<OneTooMany>().is_some() {
             return self.refuse(one_too_many(), context).await;
         }
-        let written = context.extensions.get::<WrittenNumbers>();
-        let written = written.cloned().unwrap_or_default();
+        let written = written(context);
         let call = match arguments::parse(name, language, bounds, arguments, &written) {
             Ok(call) => call,
             Err(fault) => return self.refuse(fault, context).await,
@@ -288,11 +289,12 @@ impl ServerHandler for McpServer {
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         one_page(request)?;
-        Ok(ListToolsResult::with_all_items(self.all_tools().collect()))
+        let tools = self.all_tools().cloned().collect();
+        Ok(ListToolsResult::with_all_items(tools))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        self.all_tools().find(|tool| tool.name == name)
+        self.all_tools().find(|tool| tool.name == name).cloned()
     }
 
     async fn call_tool(
@@ -304,8 +306,7 @@ impl ServerHandler for McpServer {
         let arguments = request.arguments.unwrap_or_default();
         if let Some(tool) = RunTool::named(&request.name) {
             let bounds = &self.core.settings.bounds;
-            let written = context.extensions.get::<WrittenNumbers>();
-            let written = written.cloned().unwrap_or_default();
+            let written = written(&context);
             let called = tool.call(&*self.core.runs, bounds, arguments, &written);
             // The client may not wait any more, or be gone.
             let Some(called) = context.ct.run_until_cancelled(called).await else {
@@ -453,6 +454,12 @@ fn one_too_many() -> Fault {
         field: None,
         allowed: None,
     }
+}
+
+/// The numbers of a call as its line had them.
+fn written(context: &RequestContext<RoleServer>) -> WrittenNumbers {
+    let written = context.extensions.get::<WrittenNumbers>();
+    written.cloned().unwrap_or_default()
 }
 
 /// Who asks, as it says.

@@ -7,7 +7,7 @@
 use std::ops::RangeInclusive;
 
 use mcp_forge_ports::vocabulary::{Refusal, RefusalKind};
-use serde_json::{Number, Value};
+use serde_json::{Map, Number, Value};
 
 use crate::one_line::one_line;
 
@@ -36,6 +36,17 @@ impl Fault {
         }
     }
 
+    /// An argument that the tool does not have, and the one that may be meant.
+    pub(crate) fn unknown(tool: &str, name: &str, meant: Option<&str>, known: &[&str]) -> Self {
+        let shown = echo(name);
+        let hint = match meant {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("leave `{shown}` out"),
+        };
+        let message = format!("`{shown}` is not an argument of {tool}");
+        Self::invalid(&shown, message, hint, &known.join(", "))
+    }
+
     /// The refusal that goes to the client.
     pub(crate) fn into_refusal(self, correlation_id: String) -> Refusal {
         Refusal {
@@ -46,6 +57,14 @@ impl Fault {
             allowed: self.allowed,
             correlation_id,
         }
+    }
+}
+
+/// The members of an object that was written as one.
+pub(crate) fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(members) => members,
+        _ => Map::new(),
     }
 }
 
