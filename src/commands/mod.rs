@@ -4,6 +4,7 @@ mod doctor;
 mod pictures;
 mod run;
 mod serve;
+mod signals;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

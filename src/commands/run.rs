@@ -19,10 +19,12 @@ use mcp_forge_ports::vocabulary::{
     EndedBy, ExecutionOutcome, ExecutionRequest, Language, OutputBlock, OutputStream, Picture,
     Refusal, RunEvent,
 };
+use nix::sys::signal::Signal;
 use tokio::io::AsyncWriteExt;
 use tokio_util::sync::CancellationToken;
 
 use super::pictures::Pictures;
+use super::signals::{self, Endings};
 use super::{FAILED, print, say, standard_output_is_open};
 use crate::cli::Run;
 use crate::compose::Application;
@@ -47,14 +49,9 @@ pub(crate) async fn run(
     let policy = settings.policy()?;
     let request = request(arguments, &policy)?;
     let pictures = Pictures::new(arguments)?;
-    let application = Application::new(runtime, settings)?;
     let cancel = CancellationToken::new();
-    let interrupted = cancel.clone();
-    tokio::spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            interrupted.cancel();
-        }
-    });
+    let ended = cancel_on_signal(&cancel)?;
+    let application = Application::new(runtime, settings)?;
     let spinner = spinner();
     let unwritten = Arc::new(OnceLock::new());
     let observer: Arc<dyn RunObserver> = if arguments.json {
@@ -79,9 +76,9 @@ pub(crate) async fn run(
             let told = if arguments.json {
                 print(&format!("{:#}\n", json(outcome, &pictures).await))
             } else {
-                tell(outcome, &policy, arguments)
+                tell(outcome, &policy, arguments, ended.get())
             };
-            told.map_or_else(|e| super::unwritten(&e), |()| status(outcome))
+            told.map_or_else(|e| super::unwritten(&e), |()| status(outcome, ended.get()))
         }
         (None, Err(refusal)) => {
             if arguments.json {
@@ -96,6 +93,21 @@ pub(crate) async fn run(
     application.shut_down().await;
     let unsaved = pictures.saved().contains(&None);
     Ok(ExitCode::from(if unsaved { FAILED } else { code }))
+}
+
+/// Cancels at the first signal, which is there to be told afterwards. More of them hurry nothing:
+/// the end takes about a second at the most, and the audit log is to tell it.
+fn cancel_on_signal(cancel: &CancellationToken) -> io::Result<Arc<OnceLock<Signal>>> {
+    let mut endings = Endings::catch()?;
+    let (cancel, first) = (cancel.clone(), Arc::new(OnceLock::new()));
+    let ended = Arc::clone(&first);
+    tokio::spawn(async move {
+        loop {
+            let _ = first.set(endings.next().await);
+            cancel.cancel();
+        }
+    });
+    Ok(ended)
 }
 
 fn request(arguments: &Run, policy: &ExecutionPolicy) -> anyhow::Result<ExecutionRequest> {
@@ -329,7 +341,12 @@ async fn write(mut to: impl tokio::io::AsyncWrite + Unpin, bytes: &[u8]) -> io::
 }
 
 /// What the streams did not show: the value as at Python's prompt, the exception, an early end.
-fn tell(outcome: &ExecutionOutcome, policy: &ExecutionPolicy, arguments: &Run) -> io::Result<()> {
+fn tell(
+    outcome: &ExecutionOutcome,
+    policy: &ExecutionPolicy,
+    arguments: &Run,
+    ended: Option<&Signal>,
+) -> io::Result<()> {
     if let Some(repr) = &outcome.result_repr {
         print(&format!("{repr}\n"))?;
     }
@@ -339,14 +356,18 @@ fn tell(outcome: &ExecutionOutcome, policy: &ExecutionPolicy, arguments: &Run) -
             say("  hint: give it a file with --stdin FILE, or mcp-forge's own with --stdin -");
         }
     }
-    if let Some(ending) = ending(outcome, policy) {
+    if let Some(ending) = ending(outcome, policy, ended) {
         say(&format!("mcp-forge: the program {ending}"));
     }
     Ok(())
 }
 
 /// How a program ended that did not end by itself, or whose own status could pass for ours.
-fn ending(outcome: &ExecutionOutcome, policy: &ExecutionPolicy) -> Option<String> {
+fn ending(
+    outcome: &ExecutionOutcome,
+    policy: &ExecutionPolicy,
+    ended: Option<&Signal>,
+) -> Option<String> {
     let limits = &outcome.limits.requested;
     Some(match outcome.ended_by {
         EndedBy::Completed => return None,
@@ -372,7 +393,10 @@ fn ending(outcome: &ExecutionOutcome, policy: &ExecutionPolicy) -> Option<String
             "was stopped: it wrote more than {}",
             in_words(policy.output_stop_bytes)
         ),
-        EndedBy::Cancelled => "was interrupted".to_owned(),
+        EndedBy::Cancelled => match ended {
+            Some(signal) => format!("was interrupted: mcp-forge got {signal}"),
+            None => "was interrupted".to_owned(),
+        },
         EndedBy::Crashed => match &outcome.signal {
             Some(signal) => format!("was killed by signal {signal}"),
             None => "was killed by a signal".to_owned(),
@@ -402,13 +426,13 @@ fn refuse(refusal: &Refusal) {
 }
 
 /// Exit statuses as timeout(1) and shells give them.
-fn status(outcome: &ExecutionOutcome) -> u8 {
+fn status(outcome: &ExecutionOutcome, ended: Option<&Signal>) -> u8 {
     let own = || outcome.exit_code.and_then(|code| u8::try_from(code).ok());
     match outcome.ended_by {
         EndedBy::Completed => 0,
         EndedBy::Timeout => 124,
         EndedBy::Oom => 137,
-        EndedBy::Cancelled => 130,
+        EndedBy::Cancelled => signals::status(ended.copied().unwrap_or(Signal::SIGINT)),
         EndedBy::Crashed => own()
             .or_else(|| outcome.signal.as_deref().and_then(signal_status))
             .unwrap_or(1),
@@ -421,8 +445,7 @@ fn status(outcome: &ExecutionOutcome) -> u8 {
 
 /// 128 and the number of the signal.
 fn signal_status(name: &str) -> Option<u8> {
-    let signal: nix::sys::signal::Signal = name.parse().ok()?;
-    u8::try_from(128 + signal as i32).ok()
+    name.parse().ok().map(signals::status)
 }
 
 #[cfg(test)]

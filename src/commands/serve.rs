@@ -7,9 +7,9 @@ use anyhow::Context;
 use mcp_forge_domain::ExecutionPolicy;
 use mcp_forge_domain::limits::format_byte_size;
 use mcp_forge_mcp::{ArgumentBounds, McpServer, McpSettings};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::signals::{Endings, status};
 use crate::cli::{Serve, Transport};
 use crate::compose::Application;
 use crate::settings::Settings;
@@ -64,22 +64,14 @@ fn bounds(policy: &ExecutionPolicy) -> ArgumentBounds {
     }
 }
 
-/// The first SIGTERM or SIGINT asks for the end, the second one is the end.
+/// The first signal asks for the end, the second one is the end.
 fn end_on_signal(shutdown: CancellationToken) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut endings = Endings::catch()?;
     tokio::spawn(async move {
-        for attempt in 0.. {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            if attempt > 0 {
-                // The helper processes see the socket close and clear up by themselves.
-                std::process::exit(130);
-            }
-            shutdown.cancel();
-        }
+        endings.next().await;
+        shutdown.cancel();
+        // The helper processes see the socket close and clear up by themselves.
+        std::process::exit(status(endings.next().await).into());
     });
     Ok(())
 }

@@ -324,14 +324,9 @@ impl<'home> Server<'home> {
 
     /// Waits until this many Python programs run in sandboxes.
     pub(crate) fn expect_programs(&self, count: usize) {
-        wait_until(SOON, || {
-            let census = self.home.census();
-            let program =
-                |p: &&Process| p.command().iter().any(|word| word.contains("runner.main"));
-            match census.ours().filter(program).count() {
-                running if running == count => Ok(()),
-                running => Err(format!("{running} programs run, not {count}")),
-            }
+        wait_until(SOON, || match self.home.census().programs() {
+            running if running == count => Ok(()),
+            running => Err(format!("{running} programs run, not {count}")),
         });
     }
 
@@ -361,7 +356,7 @@ impl<'home> Server<'home> {
         if below.len() != ours.len() {
             return Err(format!("below the server: {below:#?}, of ours: {ours:#?}"));
         }
-        let groups = census.groups();
+        let groups = self.home.new_groups(&census);
         let within = |top: &Path| groups.iter().filter(|g| g.parent() == Some(top)).count();
         if let Some(full) = groups.iter().find(|group| within(group) > GROUPS_AT_REST) {
             return Err(format!("control groups in {}: {groups:#?}", full.display()));

@@ -1,6 +1,8 @@
 //! Whatever part of mcp-forge dies, and whoever goes away: no program goes on, nothing is left, and
 //! a server that lives serves on.
 
+use std::fs;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -8,8 +10,8 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::client::{Helpers, STOP, Server};
-use crate::home::Home;
-use crate::host::{Process, wait_until};
+use crate::home::{BINARY, Finished, Home, collect, end_of};
+use crate::host::{Process, SOON, wait_until};
 
 /// A program that would go on for long; with a child that nobody else has.
 const LASTING: &str = "import os, time\n\
@@ -307,6 +309,67 @@ fn sigterm_ends_a_server_in_good_order() {
     }
     home.expect_nothing_left();
     expect_ended_as(&home, "cancelled", 2);
+}
+
+#[test]
+fn a_signal_ends_a_command_in_good_order() {
+    let Some(home) = Home::for_root("signals to mcp-forge run") else {
+        return;
+    };
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        let _ = fs::remove_file(home.audit_path());
+        let finished = signalled(&home, &[BINARY], signal, 1000);
+        assert_eq!(finished.code(), 128 + signal as i32, "{finished:?}");
+        let told: Value = serde_json::from_str(&finished.stdout).unwrap();
+        assert_eq!(told["ended_by"], "cancelled", "{told:#}");
+        assert_eq!(told["stdout"], "begun\n", "{told:#}");
+        home.expect_nothing_left();
+        let lines = home.audit();
+        let events: Vec<_> = lines.iter().map(|line| &line["event"]).collect();
+        assert_eq!(
+            events[3..],
+            ["execution.result", "container.stop", "container.remove"],
+            "{lines:#?}"
+        );
+        expect_ended_as(&home, "cancelled", 1);
+    }
+    // Whoever starts it may want one to be ignored.
+    let finished = signalled(&home, &["nohup", BINARY], Signal::SIGHUP, 1);
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let told: Value = serde_json::from_str(&finished.stdout).unwrap();
+    assert_eq!(told["result"], 42, "{told:#}");
+}
+
+/// What `run --json` makes of a signal that comes while its program runs, which takes some seconds.
+fn signalled(home: &Home, program: &[&str], signal: Signal, seconds: u32) -> Finished {
+    let code = format!(
+        "import os, time\n\
+         print('begun', flush=True)\n\
+         if os.fork() == 0: time.sleep({seconds}); os._exit(0)\n\
+         time.sleep({seconds})\n\
+         42"
+    );
+    let mut command = Command::new(program[0]);
+    home.furnish(&mut command);
+    command
+        .args(&program[1..])
+        .args(["run", "--json", "-c", &code])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
+    wait_until(SOON, || match home.census().programs() {
+        2 => Ok(()),
+        running => Err(format!("{running} programs run")),
+    });
+    kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+    let status = end_of(&mut child);
+    Finished {
+        status,
+        stdout: stdout.join().unwrap(),
+        stderr: stderr.join().unwrap(),
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A place of its own for each test, and `mcp-forge run` in it.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::ops::Range;
@@ -151,6 +152,11 @@ impl Home {
         Traces::now(self.path(), &self.ids)
             .since(&self.before)
             .none()
+    }
+
+    /// Control groups that were not there when the home was made.
+    pub(crate) fn new_groups(&self, census: &Census) -> BTreeSet<PathBuf> {
+        &census.groups() - &self.before.groups
     }
 
     /// The same beside a server whose helpers these are.

@@ -28,7 +28,7 @@ pub(crate) const GIVEN: &str = "given";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Traces {
     processes: BTreeSet<Process>,
-    groups: BTreeSet<PathBuf>,
+    pub(crate) groups: BTreeSet<PathBuf>,
     mounts: BTreeSet<String>,
     files: BTreeSet<PathBuf>,
 }
@@ -134,6 +134,12 @@ impl Census {
         self.all
             .values()
             .filter(|process| self.is_ours(process) && !self.foreign(process))
+    }
+
+    /// How many Python programs run in sandboxes.
+    pub(crate) fn programs(&self) -> usize {
+        let program = |p: &&Process| p.command().iter().any(|word| word.contains("runner.main"));
+        self.ours().filter(program).count()
     }
 
     fn foreign(&self, process: &Process) -> bool {
