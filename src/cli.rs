@@ -47,7 +47,8 @@ pub(crate) struct Serve {
                       mcp-forge run [OPTIONS] FILE\n       \
                       mcp-forge run [OPTIONS] -",
     after_help = "Exit status: that of the program; 124 on its time limit, 137 on its memory \
-                  limit, 130 when interrupted, 128+N when signal N ended it (137 is SIGKILL too), \
+                  limit, 128+N when signal N ended it (137 is SIGKILL too) or asked mcp-forge to \
+                  end (130 for ^C), \
                   141 when nobody reads the output, 125 when mcp-forge itself fails. Unless the \
                   program itself exited, a line on standard error tells how it ended."
 )]

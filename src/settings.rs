@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use mcp_forge_domain::ExecutionPolicy;
 use mcp_forge_domain::limits::{ByteSizeError, parse_byte_size};
+use mcp_forge_domain::{ExecutionPolicy, PolicyFault};
 
 use given::{PREFIX, Value};
 
@@ -31,49 +31,60 @@ struct Limit {
     key: &'static str,
     /// Its name in the policy.
     field: &'static str,
-    /// Puts in what was written. What cannot be read becomes a value outside of every range, so
-    /// that the policy, which alone knows the range, tells it.
-    put: fn(&mut ExecutionPolicy, &str),
+    form: Form,
+    put: fn(&mut ExecutionPolicy, u64),
+}
+
+/// How a value is written.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    Number,
+    Size,
+}
+
+impl Form {
+    fn read(self, text: &str) -> Option<u64> {
+        match self {
+            Self::Number => text.parse().ok(),
+            Self::Size => parse_byte_size(text).ok(),
+        }
+    }
+
+    /// A value outside of every range: the policy, which alone knows the range, then tells it.
+    fn outside(self) -> u64 {
+        match self {
+            Self::Number => u64::MAX,
+            Self::Size => 0,
+        }
+    }
 }
 
 #[rustfmt::skip] // a table
 const LIMITS: [Limit; 23] = [
-    Limit { key: "execution.default_timeout", field: "default_timeout", put: |p, text| p.limits.default_timeout = seconds(text) },
-    Limit { key: "execution.max_timeout", field: "max_timeout", put: |p, text| p.limits.max_timeout = seconds(text) },
-    Limit { key: "execution.default_memory", field: "default_memory", put: |p, text| p.limits.default_memory = size(text) },
-    Limit { key: "execution.max_memory", field: "max_memory", put: |p, text| p.limits.max_memory = size(text) },
-    Limit { key: "execution.default_cpu_quota", field: "default_cpu_quota", put: |p, text| p.limits.default_cpu_quota = number(text) },
-    Limit { key: "execution.max_cpu_quota", field: "max_cpu_quota", put: |p, text| p.limits.max_cpu_quota = number(text) },
-    Limit { key: "execution.pids", field: "pids", put: |p, text| p.limits.pids = number(text) },
-    Limit { key: "execution.descriptors", field: "descriptors", put: |p, text| p.limits.descriptors = number(text) },
-    Limit { key: "execution.tmp_size", field: "tmp_bytes", put: |p, text| p.limits.tmp_bytes = size(text) },
-    Limit { key: "execution.workspace_size", field: "workspace_bytes", put: |p, text| p.limits.workspace_bytes = size(text) },
-    Limit { key: "execution.stdout_limit", field: "stdout_limit", put: |p, text| p.stdout_limit = narrow(size(text)) },
-    Limit { key: "execution.stderr_limit", field: "stderr_limit", put: |p, text| p.stderr_limit = narrow(size(text)) },
-    Limit { key: "execution.output_stop", field: "output_stop_bytes", put: |p, text| p.output_stop_bytes = size(text) },
-    Limit { key: "execution.concurrency", field: "concurrency", put: |p, text| p.concurrency = narrow(number(text)) },
-    Limit { key: "execution.queue", field: "queue", put: |p, text| p.queue = narrow(number(text)) },
-    Limit { key: "execution.input_files", field: "max_files", put: |p, text| p.max_files = narrow(number(text)) },
-    Limit { key: "execution.input_size", field: "max_file_bytes", put: |p, text| p.max_file_bytes = narrow(size(text)) },
-    Limit { key: "files.count", field: "collect.files", put: |p, text| p.collect.files = u32::try_from(number(text)).unwrap_or(u32::MAX) },
-    Limit { key: "files.file_size", field: "collect.file_bytes", put: |p, text| p.collect.file_bytes = size(text) },
-    Limit { key: "files.total_size", field: "collect.total_bytes", put: |p, text| p.collect.total_bytes = size(text) },
-    Limit { key: "retention.time", field: "retention.time", put: |p, text| p.retention.time = seconds(text) },
-    Limit { key: "retention.runs", field: "retention.runs", put: |p, text| p.retention.runs = narrow(number(text)) },
-    Limit { key: "retention.size", field: "retention.bytes", put: |p, text| p.retention.bytes = size(text) },
+    Limit { key: "execution.default_timeout", field: "default_timeout", form: Form::Number, put: |p, n| p.limits.default_timeout = Duration::from_secs(n) },
+    Limit { key: "execution.max_timeout", field: "max_timeout", form: Form::Number, put: |p, n| p.limits.max_timeout = Duration::from_secs(n) },
+    Limit { key: "execution.default_memory", field: "default_memory", form: Form::Size, put: |p, n| p.limits.default_memory = n },
+    Limit { key: "execution.max_memory", field: "max_memory", form: Form::Size, put: |p, n| p.limits.max_memory = n },
+    Limit { key: "execution.default_cpu_quota", field: "default_cpu_quota", form: Form::Number, put: |p, n| p.limits.default_cpu_quota = n },
+    Limit { key: "execution.max_cpu_quota", field: "max_cpu_quota", form: Form::Number, put: |p, n| p.limits.max_cpu_quota = n },
+    Limit { key: "execution.pids", field: "pids", form: Form::Number, put: |p, n| p.limits.pids = n },
+    Limit { key: "execution.descriptors", field: "descriptors", form: Form::Number, put: |p, n| p.limits.descriptors = n },
+    Limit { key: "execution.tmp_size", field: "tmp_bytes", form: Form::Size, put: |p, n| p.limits.tmp_bytes = n },
+    Limit { key: "execution.workspace_size", field: "workspace_bytes", form: Form::Size, put: |p, n| p.limits.workspace_bytes = n },
+    Limit { key: "execution.stdout_limit", field: "stdout_limit", form: Form::Size, put: |p, n| p.stdout_limit = narrow(n) },
+    Limit { key: "execution.stderr_limit", field: "stderr_limit", form: Form::Size, put: |p, n| p.stderr_limit = narrow(n) },
+    Limit { key: "execution.output_stop", field: "output_stop_bytes", form: Form::Size, put: |p, n| p.output_stop_bytes = n },
+    Limit { key: "execution.concurrency", field: "concurrency", form: Form::Number, put: |p, n| p.concurrency = narrow(n) },
+    Limit { key: "execution.queue", field: "queue", form: Form::Number, put: |p, n| p.queue = narrow(n) },
+    Limit { key: "execution.input_files", field: "max_files", form: Form::Number, put: |p, n| p.max_files = narrow(n) },
+    Limit { key: "execution.input_size", field: "max_file_bytes", form: Form::Size, put: |p, n| p.max_file_bytes = narrow(n) },
+    Limit { key: "files.count", field: "collect.files", form: Form::Number, put: |p, n| p.collect.files = u32::try_from(n).unwrap_or(u32::MAX) },
+    Limit { key: "files.file_size", field: "collect.file_bytes", form: Form::Size, put: |p, n| p.collect.file_bytes = n },
+    Limit { key: "files.total_size", field: "collect.total_bytes", form: Form::Size, put: |p, n| p.collect.total_bytes = n },
+    Limit { key: "retention.time", field: "retention.time", form: Form::Number, put: |p, n| p.retention.time = Duration::from_secs(n) },
+    Limit { key: "retention.runs", field: "retention.runs", form: Form::Number, put: |p, n| p.retention.runs = narrow(n) },
+    Limit { key: "retention.size", field: "retention.bytes", form: Form::Size, put: |p, n| p.retention.bytes = n },
 ];
-
-fn number(text: &str) -> u64 {
-    text.parse().unwrap_or(u64::MAX)
-}
-
-fn seconds(text: &str) -> Duration {
-    Duration::from_secs(number(text))
-}
-
-fn size(text: &str) -> u64 {
-    parse_byte_size(text).unwrap_or(0)
-}
 
 fn narrow(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
@@ -164,9 +175,14 @@ impl Settings {
     /// Every value that is outside of its range or does not fit the others.
     pub(crate) fn policy(&self) -> anyhow::Result<ExecutionPolicy> {
         let mut policy = ExecutionPolicy::default();
+        let mut unreadable = Vec::new();
         for limit in &LIMITS {
-            if let Some(setting) = self.0.get(limit.key) {
-                (limit.put)(&mut policy, &setting.text);
+            let Some(setting) = self.0.get(limit.key) else {
+                continue;
+            };
+            match limit.form.read(&setting.text) {
+                Some(value) => (limit.put)(&mut policy, value),
+                None => unreadable.push(limit),
             }
         }
         if let Some(Setting { text, origin }) = self.0.get(UNENFORCED) {
@@ -175,10 +191,20 @@ impl Settings {
                 anyhow!("{origin}: {UNENFORCED} is {text}, must be true or false")
             })?;
         }
-        let Err(faults) = policy.check() else {
+        let faults_of = |policy: &ExecutionPolicy| policy.check().err().map_or(Vec::new(), |f| f.0);
+        let mut faults = faults_of(&policy);
+        // What cannot be read is told with its range alone, not with how others compare with it.
+        faults.retain(|fault| unreadable.iter().all(|limit| limit.field != fault.field));
+        for limit in unreadable {
+            let mut policy = policy.clone();
+            (limit.put)(&mut policy, limit.form.outside());
+            let of_it = |fault: &PolicyFault| fault.field == limit.field;
+            faults.extend(faults_of(&policy).into_iter().filter(of_it));
+        }
+        if faults.is_empty() {
             return Ok(policy);
-        };
-        let told = faults.0.iter().map(|fault| {
+        }
+        let told = faults.iter().map(|fault| {
             let limit = LIMITS.iter().find(|limit| limit.field == fault.field);
             let key = limit.map_or(fault.field, |limit| limit.key);
             match self.0.get(key) {

@@ -165,10 +165,7 @@ fn a_value_that_is_none_is_told_with_its_place_key_and_range() {
             "f.yaml",
             "",
             &[("MCP_FORGE_EXECUTION__DEFAULT_TIMEOUT", "abc")]
-        )
-        .lines()
-        .next()
-        .unwrap(),
+        ),
         "MCP_FORGE_EXECUTION__DEFAULT_TIMEOUT: execution.default_timeout is \"abc\", \
          must be 1..=604800 whole seconds"
     );

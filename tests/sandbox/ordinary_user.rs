@@ -303,7 +303,11 @@ fn a_user_without_subordinate_ids_is_told_how_to_get_them() {
             (125, ""),
             "{finished:?}"
         );
-        for part in ["/etc/subuid", "61184", "usermod --add-subuids"] {
+        for part in [
+            "/etc/subuid",
+            "61184",
+            "--add-subuids 100000-165535 --add-subgids 100000-165535 61184",
+        ] {
             assert!(
                 finished.stderr.contains(part),
                 "{part:?} is not in {finished:?}"

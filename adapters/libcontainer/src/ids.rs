@@ -126,7 +126,7 @@ pub(crate) fn map(user: u32) -> Result<Map, NoRange> {
         .flatten()
         .map(|u| u.name);
     let group = nix::unistd::getgid().as_raw();
-    let range = |file: &str, option: &str| {
+    let range = |file: &str| {
         let text = fs::read_to_string(file).unwrap_or_default();
         subordinate(&text, name.as_deref(), user).ok_or_else(|| NoRange {
             error: format!(
@@ -134,7 +134,8 @@ pub(crate) fn map(user: u32) -> Result<Map, NoRange> {
                 label(&name, user)
             ),
             hint: format!(
-                "as root: usermod {option} 100000-165535 {} (and install the package uidmap)",
+                "as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {} (and \
+                 install the package uidmap)",
                 label(&name, user)
             ),
         })
@@ -142,8 +143,8 @@ pub(crate) fn map(user: u32) -> Result<Map, NoRange> {
     Ok(Map::Subordinate {
         user,
         group,
-        uids: range("/etc/subuid", "--add-subuids")?,
-        gids: range("/etc/subgid", "--add-subgids")?,
+        uids: range("/etc/subuid")?,
+        gids: range("/etc/subgid")?,
     })
 }
 
