@@ -30,6 +30,7 @@ pub(crate) struct FileCollector {
     current: Option<Current>,
     stored: u64,
     omitted: u64,
+    complete: bool,
 }
 
 #[derive(Debug)]
@@ -50,6 +51,7 @@ impl FileCollector {
             current: None,
             stored: 0,
             omitted: 0,
+            complete: false,
         }
     }
 
@@ -99,9 +101,10 @@ impl FileCollector {
         }
     }
 
-    /// The agent named no more than this many.
-    pub(crate) fn omitted(&mut self, count: u64) {
-        self.omitted = self.omitted.saturating_add(count);
+    /// All have come but for this many that the agent did not name.
+    pub(crate) fn complete(&mut self, omitted: u64) {
+        self.complete = true;
+        self.omitted = self.omitted.saturating_add(omitted);
     }
 
     fn close(&mut self) {
@@ -121,12 +124,12 @@ impl FileCollector {
     }
 
     /// The files in order of their paths, each with the place of its contents, and how many were
-    /// left out.
+    /// left out: at least one where not all came.
     pub(crate) fn finish(mut self) -> (Vec<StoredFile>, u64) {
         self.close();
         self.done
             .sort_by(|one, other| one.file.path.cmp(&other.file.path));
-        (self.done, self.omitted)
+        (self.done, self.omitted.max(u64::from(!self.complete)))
     }
 }
 
@@ -176,6 +179,7 @@ mod tests {
         files.file("a b/é".into(), 2);
         assert!(files.data(b"\0\x01"));
         files.file("empty".into(), 0);
+        files.complete(0);
         let (files, omitted) = files.finish();
         let told: Vec<_> = files
             .iter()
@@ -212,7 +216,7 @@ mod tests {
         assert!(files.data(b"89"));
         files.file("fourth".into(), 1);
         assert!(!files.data(b"x"));
-        files.omitted(5);
+        files.complete(5);
         let (files, omitted) = files.finish();
         let kept: Vec<_> = files.iter().map(|stored| stored.file.kept).collect();
         assert_eq!(kept, [false, true, true]);
@@ -223,7 +227,8 @@ mod tests {
             files.file(path.into(), 10);
             files.data(b"0123456789");
         }
-        let (files, _) = files.finish();
+        let (files, omitted) = files.finish();
+        assert_eq!(omitted, 1, "nobody said that these are all");
         assert!(
             files[0].file.kept && !files[1].file.kept,
             "the total is bounded"

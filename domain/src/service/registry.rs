@@ -181,6 +181,9 @@ impl Entry {
         let mut kept = self.kept();
         let contents = files.iter().filter(|stored| stored.file.kept);
         kept.bytes += contents.map(|stored| stored.file.size).sum::<u64>();
+        // The outcome has their names too.
+        let names = files.iter().map(|stored| stored.file.path.len());
+        kept.bytes += 2 * (names.sum::<usize>() + files.len() * size_of::<StoredFile>()) as u64;
         kept.files = Some((blob, files));
     }
 

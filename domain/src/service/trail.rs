@@ -27,7 +27,18 @@ const CLIENT: usize = 128;
 const WEAK: &str = "WeakSandboxMode";
 
 /// The arguments that an entry may name.
-const ARGUMENTS: [&str; 5] = ["code", "timeout", "memory", "cpu_quota", "stdin"];
+const ARGUMENTS: [&str; 10] = [
+    "code",
+    "timeout",
+    "memory",
+    "cpu_quota",
+    "stdin",
+    "files",
+    "background",
+    "run_id",
+    "wait",
+    "idempotency_key",
+];
 
 pub(super) struct Trail {
     audit: Arc<dyn AuditLog>,

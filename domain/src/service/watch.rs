@@ -363,7 +363,7 @@ impl Collecting {
                 }
             }
             GuestEvent::Collected { omitted } => {
-                self.files.omitted(omitted);
+                self.files.complete(omitted);
                 return Some(Ending::Exited(self.exit));
             }
             // Nothing else can come from a sound agent; what the program did is known already.

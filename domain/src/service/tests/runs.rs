@@ -1,5 +1,6 @@
 //! Runs in the background, repeated requests, and what is kept of a run.
 
+use futures::FutureExt;
 use mcp_forge_ports::vocabulary::{
     EndedBy, GuestEvent, InputFile, OutputBlock, OutputFile, Picture, RunState, RunnerReport,
 };
@@ -189,6 +190,30 @@ async fn a_run_that_was_cancelled_may_be_asked_for_again() {
 }
 
 #[tokio::test]
+async fn a_run_that_is_being_cancelled_is_nobody_elses() {
+    within(async {
+        let gate = CancellationToken::new();
+        let world = World::new([
+            GuestStep::hello(),
+            GuestStep::UntilInterrupt,
+            GuestStep::Until(gate.clone()),
+            GuestStep::exit(0),
+        ]);
+        let first = world.service.launch(keyed("k", "1")).await.unwrap();
+        let same = world.service.launch(keyed("k", "1")).await.unwrap();
+        assert_eq!(same.run_id, first.run_id);
+        let cancelling = world.service.cancel(&first.run_id);
+        assert!(cancelling.now_or_never().is_none(), "it has not ended");
+        let fresh = world.service.launch(keyed("k", "1")).await.unwrap();
+        assert_ne!(fresh.run_id, first.run_id);
+        world.service.cancel_all();
+        gate.cancel();
+        world.idle().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_waiting_run_knows_its_position() {
     within(async {
         let gate = CancellationToken::new();
@@ -302,6 +327,27 @@ async fn files_that_never_end_do_not_keep_the_answer() {
         assert_eq!(outcome.ended_by, EndedBy::Completed);
         assert_eq!(outcome.duration, s(0), "the time of the program alone");
         assert!(outcome.files[0].kept);
+        world.idle().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn files_that_stop_coming_are_not_all() {
+    within(async {
+        let world = World::new([
+            GuestStep::hello(),
+            GuestStep::exit(0),
+            file("a", 1),
+            data(b"a"),
+            GuestStep::Until(CancellationToken::new()),
+        ]);
+        let answer = world.start(python(), &CancellationToken::new());
+        world.journal.until("observe running").await;
+        world.clock.pass(s(10)).await;
+        let outcome = answer.await.unwrap().unwrap();
+        assert_eq!(outcome.files.len(), 1);
+        assert_eq!(outcome.files_omitted, 1);
         world.idle().await;
     })
     .await;
