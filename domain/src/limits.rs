@@ -115,7 +115,7 @@ impl LimitPolicy {
                 faults.push(PolicyFault {
                     field,
                     value: format!("{} s", value.as_secs_f64()),
-                    allowed: format!("1..={} whole seconds", MAX_TIMEOUT.as_secs()),
+                    allowed: format!("1 to {} whole seconds", MAX_TIMEOUT.as_secs()),
                 });
             }
         }
@@ -170,7 +170,7 @@ impl LimitPolicy {
 
     fn timeout(&self, asked: Option<u64>) -> Result<Duration, Violation> {
         let max = self.max_timeout.as_secs();
-        let allowed = || format!("1..={max} seconds");
+        let allowed = || format!("1 to {max} seconds");
         match asked {
             None => Ok(self.default_timeout),
             Some(0) => Err(Violation::invalid(
@@ -192,7 +192,7 @@ impl LimitPolicy {
             return Ok(self.default_memory);
         };
         let max = format_byte_size(self.max_memory);
-        let allowed = || format!("{}..={max}, such as 512m", format_byte_size(MIN_MEMORY));
+        let allowed = || format!("{} to {max}, such as 512m", format_byte_size(MIN_MEMORY));
         let above = || {
             Violation::above(
                 "memory",
@@ -222,7 +222,7 @@ impl LimitPolicy {
 
     fn cpu_quota(&self, asked: Option<u64>) -> Result<u64, Violation> {
         let max = self.max_cpu_quota;
-        let allowed = || format!("{MIN_CPU_QUOTA}..={max} µs per 100 ms");
+        let allowed = || format!("{MIN_CPU_QUOTA} to {max} µs per 100 ms");
         match asked {
             None => Ok(self.default_cpu_quota),
             Some(asked) if asked < MIN_CPU_QUOTA => Err(Violation::invalid(
@@ -360,77 +360,77 @@ mod tests {
                 InvalidArgument,
                 "timeout",
                 "0 s",
-                "1..=1800 seconds",
+                "1 to 1800 seconds",
             ),
             (
                 |r| r.timeout = Some(1801),
                 LimitExceeded,
                 "timeout",
                 "1801",
-                "1..=1800 seconds",
+                "1 to 1800 seconds",
             ),
             (
                 |r| r.timeout = Some(u64::MAX),
                 LimitExceeded,
                 "timeout",
                 "18446744073709551615",
-                "1..=1800",
+                "1 to 1800",
             ),
             (
                 |r| r.memory = Some("0".into()),
                 InvalidArgument,
                 "memory",
                 "\"0\"",
-                "16m..=2g",
+                "16m to 2g",
             ),
             (
                 |r| r.memory = Some("-1".into()),
                 InvalidArgument,
                 "memory",
                 "\"-1\"",
-                "16m..=2g",
+                "16m to 2g",
             ),
             (
                 |r| r.memory = Some("lots".into()),
                 InvalidArgument,
                 "memory",
                 "\"lots\"",
-                "16m..=2g",
+                "16m to 2g",
             ),
             (
                 |r| r.memory = Some("15m".into()),
                 InvalidArgument,
                 "memory",
                 "\"15m\"",
-                "16m..=2g",
+                "16m to 2g",
             ),
             (
                 |r| r.memory = Some("2049m".into()),
                 LimitExceeded,
                 "memory",
                 "\"2049m\"",
-                "16m..=2g",
+                "16m to 2g",
             ),
             (
                 |r| r.memory = Some("99999999t".into()),
                 LimitExceeded,
                 "memory",
                 "\"99999999t\"",
-                "16m..=2g",
+                "16m to 2g",
             ),
             (
                 |r| r.cpu_quota = Some(999),
                 InvalidArgument,
                 "cpu_quota",
                 "999",
-                "1000..=100000",
+                "1000 to 100000",
             ),
             (
                 |r| r.cpu_quota = Some(100_001),
                 LimitExceeded,
                 "cpu_quota",
                 "100001",
-                "1000..=100000",
+                "1000 to 100000",
             ),
         ];
         for (change, kind, field, value, allowed) in cases {

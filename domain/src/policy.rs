@@ -145,7 +145,7 @@ impl ExecutionPolicy {
                 faults.push(PolicyFault {
                     field,
                     value: format!("{} s", value.as_secs_f64()),
-                    allowed: format!("{least}..={most} s"),
+                    allowed: format!("{least} to {most} s"),
                 });
             }
         }
@@ -153,14 +153,14 @@ impl ExecutionPolicy {
             faults.push(PolicyFault {
                 field: "retention.time",
                 value: format!("{} s", self.retention.time.as_secs_f64()),
-                allowed: format!("1..={} s", LONGEST_KEPT.as_secs()),
+                allowed: format!("1 to {} s", LONGEST_KEPT.as_secs()),
             });
         }
         if self.grace.is_zero() || self.grace > MAX_GRACE {
             faults.push(PolicyFault {
                 field: "grace",
                 value: format!("{} ms", self.grace.as_millis()),
-                allowed: format!("1..={} ms", MAX_GRACE.as_millis()),
+                allowed: format!("1 to {} ms", MAX_GRACE.as_millis()),
             });
         }
         let kept = self.stdout_limit.saturating_add(self.stderr_limit) as u64;
@@ -202,7 +202,7 @@ impl PolicyFault {
         Self {
             field,
             value: value.to_string(),
-            allowed: format!("{}..={}", range.start(), range.end()),
+            allowed: format!("{} to {}", range.start(), range.end()),
         }
     }
 
@@ -217,7 +217,7 @@ impl PolicyFault {
             value: format_byte_size(value),
             allowed: match *range.end() {
                 u64::MAX => format!("at least {least}"),
-                most => format!("{least}..={}", format_byte_size(most)),
+                most => format!("{least} to {}", format_byte_size(most)),
             },
         }
     }
@@ -299,7 +299,7 @@ mod tests {
         };
         assert_eq!(
             policy.check().unwrap_err().to_string(),
-            "stderr_limit is 1, must be 1k..=64m\nconcurrency is 0, must be 1..=1024"
+            "stderr_limit is 1, must be 1k to 64m\nconcurrency is 0, must be 1 to 1024"
         );
     }
 }

@@ -59,7 +59,7 @@ pub fn check_correlation_id(id: &str) -> Result<(), Violation> {
     Err(Violation::invalid(
         "correlation_id",
         format!("{} is no correlation id", quoted(id)),
-        format!("1..={MAX_CORRELATION_ID} characters of A-Z a-z 0-9 . _ : -"),
+        format!("1 to {MAX_CORRELATION_ID} characters of A-Z a-z 0-9 . _ : -"),
     ))
 }
 
@@ -80,7 +80,7 @@ pub fn check_idempotency_key(key: &str) -> Result<(), Violation> {
     Err(Violation::invalid(
         "idempotency_key",
         format!("{} is no idempotency key", quoted(key)),
-        format!("1..={MAX_IDEMPOTENCY_KEY} visible ASCII characters"),
+        format!("1 to {MAX_IDEMPOTENCY_KEY} visible ASCII characters"),
     ))
 }
 
@@ -151,7 +151,7 @@ fn check_language(policy: &ExecutionPolicy, request: &ExecutionRequest) -> Resul
 }
 
 fn check_code(code: &str, max: usize) -> Result<(), Violation> {
-    let allowed = || format!("1..={} bytes of text without NUL", max);
+    let allowed = || format!("1 to {} bytes of text without NUL", max);
     if code.len() > max {
         return Err(Violation::above(
             "code",
@@ -185,7 +185,7 @@ fn check_source_name(name: Option<&str>) -> Result<(), Violation> {
             Err(Violation::invalid(
                 "source_name",
                 format!("{} is no name of a program", quoted(name)),
-                format!("1..={MAX_SOURCE_NAME} bytes without control characters"),
+                format!("1 to {MAX_SOURCE_NAME} bytes without control characters"),
             ))
         }
         _ => Ok(()),

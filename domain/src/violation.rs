@@ -79,12 +79,12 @@ mod tests {
     #[test]
     fn a_refusal_keeps_everything() {
         let violation =
-            Violation::above("timeout", "2000 s is too long".into(), "1..=1800 s".into());
+            Violation::above("timeout", "2000 s is too long".into(), "1 to 1800 s".into());
         let refusal = violation.into_refusal("c-1");
         assert_eq!(refusal.kind, RefusalKind::LimitExceeded);
         assert_eq!(refusal.field.as_deref(), Some("timeout"));
-        assert_eq!(refusal.allowed.as_deref(), Some("1..=1800 s"));
-        assert_eq!(refusal.hint, "give `timeout` as: 1..=1800 s");
+        assert_eq!(refusal.allowed.as_deref(), Some("1 to 1800 s"));
+        assert_eq!(refusal.hint, "give `timeout` as: 1 to 1800 s");
         assert_eq!(refusal.correlation_id, "c-1");
     }
 }

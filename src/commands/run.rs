@@ -188,7 +188,7 @@ fn number(
     let Some(text) = text else { return Ok(None) };
     let number = text.parse().map_err(|_| {
         let (least, most) = (range.start(), range.end());
-        anyhow!("{flag} is {text:?}, must be {least}..={most} {unit}")
+        anyhow!("{flag} is {text:?}, must be {least} to {most} {unit}")
     });
     number.map(Some)
 }

@@ -185,22 +185,22 @@ impl Reports {
     }
 }
 
-/// About the memory of a value, bytes; rather too much than too little. The first member of an
-/// object costs a whole node of its tree.
+/// About the memory of a value, bytes; rather too much than too little. Arrays and objects have
+/// room for as many again, and for four at least.
 pub(crate) fn json_size(value: &Value) -> usize {
-    const NODE: usize = 32;
-    const TREE: usize = 640;
+    const NODE: usize = size_of::<Value>();
+    /// With its hash and its place in the index.
+    const MEMBER: usize = NODE + size_of::<String>() + 3 * size_of::<usize>();
     NODE + match value {
         Value::String(text) => text.len(),
-        // Room for as many again is usual, and for four at least.
         Value::Array(items) => {
             items.iter().map(json_size).sum::<usize>() + NODE * items.len().max(4)
         }
-        Value::Object(members) => members
-            .iter()
-            .map(|(name, value)| 2 * NODE + name.len() + json_size(value))
-            .sum::<usize>()
-            .max(if members.is_empty() { 0 } else { TREE }),
+        Value::Object(members) if members.is_empty() => 0,
+        Value::Object(members) => {
+            let each = |(name, value): (&String, &Value)| name.len() + MEMBER + json_size(value);
+            members.iter().map(each).sum::<usize>() + MEMBER * members.len().max(4)
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
     }
 }
