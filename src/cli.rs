@@ -74,6 +74,14 @@ pub(crate) struct Run {
     /// Standard input of the program, from a file; `-` takes it from mcp-forge's own
     #[arg(long, value_name = "FILE")]
     pub(crate) stdin: Option<PathBuf>,
+    /// Put a file into the program's working directory, under its own name or another one; may be
+    /// given several times
+    #[arg(long = "input", value_name = "[NAME=]PATH")]
+    pub(crate) inputs: Vec<String>,
+    /// Save the files that the program leaves in its working directory, under their names in DIR;
+    /// what is there is replaced
+    #[arg(long, value_name = "DIR")]
+    pub(crate) save_files: Option<PathBuf>,
     /// Save the program's pictures as DIR/plot-001.png and so on; those of an earlier run are
     /// replaced
     #[arg(long, value_name = "DIR")]

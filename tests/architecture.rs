@@ -34,9 +34,12 @@ const MEMBERS: [Member; 10] = [
             "mcp-forge-spool",
         ],
         external: &[
+            "anstyle-parse",
             "anyhow",
             "async-trait",
             "base64",
+            "cap-std",
+            "cap-tempfile",
             "clap",
             "futures",
             "indicatif",

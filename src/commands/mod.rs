@@ -1,5 +1,6 @@
 //! The commands, one module each.
 
+mod directory;
 mod doctor;
 mod pictures;
 mod run;
@@ -51,7 +52,12 @@ pub(crate) fn complain(error: &anyhow::Error) {
 
 /// A line on standard error.
 pub(crate) fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    complain_bytes(format!("{line}\n").as_bytes());
+}
+
+/// Bytes on standard error, in one piece.
+fn complain_bytes(bytes: &[u8]) {
+    let _ = io::stderr().write_all(bytes);
 }
 
 /// Text on standard output, for commands that are not `serve`.
@@ -60,9 +66,13 @@ pub(crate) fn say(line: &str) {
 ///
 /// When it is closed, full or read by nobody.
 pub(crate) fn print(text: &str) -> io::Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+fn print_bytes(bytes: &[u8]) -> io::Result<()> {
     standard_output_is_open()?;
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    out.write_all(bytes)?;
     out.flush()
 }
 

@@ -1,12 +1,11 @@
 //! The pictures of a program that a person runs: drawn in a terminal, saved in a directory, or
 //! told of. They are hostile; nothing of them but base64 and sixels reaches the terminal.
 
-mod directory;
 mod protocol;
 mod sixel;
 
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,8 +13,8 @@ use anyhow::Context;
 use mcp_forge_ports::vocabulary::Picture;
 use tokio_util::task::TaskTracker;
 
-use self::directory::Directory;
 use self::protocol::Protocol;
+use super::directory::Directory;
 use super::{say, standard_output_is_open};
 use crate::cli::{Plots, Run};
 
@@ -94,7 +93,7 @@ impl Pictures {
                 taken.saved.push(None);
                 taken.saved.len()
             };
-            match directory.save(number, picture) {
+            match save(directory, number, picture) {
                 Ok(path) => {
                     if self.tells {
                         say(&format!("mcp-forge: saved {}", path.display()));
@@ -118,6 +117,10 @@ impl Pictures {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn are_drawn(&self) -> bool {
+        self.protocol.is_some()
+    }
+
     /// Waits for those that nobody waited for, since the run was stopped; not for ever, since a
     /// terminal or a pager may have stopped reading.
     pub(super) async fn settle(&self) {
@@ -131,16 +134,35 @@ impl Pictures {
     }
 
     /// Tells how to get those that nobody has seen.
-    pub(super) fn hint(&self) {
+    pub(super) fn hint(&self) -> Option<String> {
         let what = match self.taken().unseen {
-            _ if !self.hints => return,
-            0 => return,
+            _ if !self.hints => return None,
+            0 => return None,
             1 => "1 picture is".to_owned(),
             more => format!("{more} pictures are"),
         };
-        say(&format!(
+        Some(format!(
             "mcp-forge: {what} not shown here; --save-plots DIR saves them as files"
-        ));
+        ))
+    }
+}
+
+/// Saves the picture of this number.
+fn save(directory: &Directory, number: usize, picture: &Picture) -> anyhow::Result<PathBuf> {
+    let name = format!("plot-{number:03}.{}", ending(&picture.mime_type));
+    let place = directory.place(Path::new(&name))?;
+    place.put(&picture.data)?;
+    Ok(place.path)
+}
+
+fn ending(mime_type: &str) -> &'static str {
+    match mime_type {
+        "image/png" => "png",
+        "image/jpeg" => "jpg",
+        "image/gif" => "gif",
+        "image/webp" => "webp",
+        "image/svg+xml" => "svg",
+        _ => "bin",
     }
 }
 
@@ -150,4 +172,30 @@ fn draw(drawing: &[u8]) -> io::Result<()> {
     out.write_all(drawing)?;
     out.write_all(b"\n")?;
     out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_named_by_number_and_type() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = Directory::open(parent.path()).unwrap();
+        for (number, kind, name) in [
+            (1, "png", "plot-001.png"),
+            (2, "jpeg", "plot-002.jpg"),
+            (3, "gif", "plot-003.gif"),
+            (4, "webp", "plot-004.webp"),
+            (5, "svg+xml", "plot-005.svg"),
+        ] {
+            let picture = Picture {
+                mime_type: format!("image/{kind}"),
+                data: kind.as_bytes().into(),
+            };
+            let saved = save(&directory, number, &picture).unwrap();
+            assert_eq!(saved, parent.path().join(name));
+            assert_eq!(std::fs::read(saved).unwrap(), kind.as_bytes());
+        }
+    }
 }

@@ -193,6 +193,37 @@ fn the_exit_status_tells_how_it_ended() {
             "unknown runtime \"warp\" (--runtime)",
         ),
         (&["no-such-file.py"], 125, "no-such-file.py"),
+        (
+            &["analysis.ipynb"],
+            125,
+            "the ending .ipynb tells no language",
+        ),
+        (
+            &["-c", "1", "--input", "no-such-file.csv"],
+            125,
+            "cannot read the input no-such-file.csv: No such file",
+        ),
+        (
+            &["-c", "1", "--input", "/"],
+            125,
+            "the input \"/\" has no name; give NAME=PATH",
+        ),
+        (&["-c", "1", "--input", "a=/"], 125, "it is a directory"),
+        (
+            &["-c", "1", "--input", "../a=/dev/null"],
+            125,
+            "\"../a\" is no path below the workspace",
+        ),
+        (
+            &["-c", "1", "--input", "a=/dev/zero"],
+            125,
+            "files of 4194305 bytes together exceed the maximum of 4m",
+        ),
+        (
+            &["-c", "1", "--save-files", "/dev/null"],
+            125,
+            "cannot save files in /dev/null (--save-files)",
+        ),
         (&["-c", ""], 125, "code is empty"),
     ] {
         let finished = home.run(arguments);
@@ -370,6 +401,42 @@ fn output_passes_through_as_it_is() {
     let output = command.output().unwrap();
     assert_eq!(output.stdout, (0..=255).collect::<Vec<u8>>());
     assert_eq!(output.stderr, b"\xff\x00");
+}
+
+#[test]
+fn what_mcp_forge_shows_begins_a_line_of_its_own() {
+    let Some(home) = Home::for_root("an open line before a value") else {
+        return;
+    };
+    let shown = home.run(&["-c", "print(1, end='')\n2"]);
+    assert_eq!(
+        (shown.stdout.as_str(), shown.stderr.as_str()),
+        ("1\n2\n", "")
+    );
+    let failed = home.run(&["-c", "import sys\nsys.stderr.write('open')\n1/0"]);
+    assert!(failed.stderr.starts_with("open\nTraceback"), "{failed:?}");
+}
+
+#[test]
+fn a_terminal_is_not_changed_by_a_program() {
+    let Some(home) = Home::for_root("mcp-forge run at a terminal") else {
+        return;
+    };
+    let code = "print('\\x1b[31mred\\x1b]0;title\\x07\\x1b[2J', end='')\n\
+                class Value:\n    __repr__ = lambda self: '\\x1b]52;c;YQ==\\x07value'\n\
+                Value()";
+    let mut command = Command::new("script");
+    home.furnish(&mut command);
+    // util-linux's: a terminal for a command, whose output is copied.
+    let line = "\"$FORGE\" run -c \"$CODE\" 2>/dev/null";
+    command.env("FORGE", BINARY).env("CODE", code);
+    command.args(["-qec", line, "/dev/null"]);
+    let finished = finish(command, b"");
+    assert_eq!(
+        finished.stdout, "\x1b[31mred\r\nvalue\r\n\x1b[0m",
+        "{finished:?}"
+    );
+    assert_eq!(finished.code(), 0);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 //! whatever a program makes there, nothing else is read, nothing hangs, and what is left out is
 //! counted.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use crate::client::Server;
@@ -50,6 +52,62 @@ for top, _, names in os.walk("/workspace"):
             found[os.path.relpath(path, "/workspace")] = base64.b64encode(file.read()).decode()
 found
 "#;
+
+#[test]
+fn a_person_gives_files_and_saves_those_that_are_left() {
+    let Some(home) = Home::for_root("--input and --save-files") else {
+        return;
+    };
+    let data = home.file("some data.csv", "a,b\n1,2\n");
+    let renamed = format!("in/x.csv={}", data.display());
+    let directory = home.path().join("saved files");
+    let named = directory.to_str().unwrap();
+    let code = "import os\n\
+                print(open('some data.csv').read() == open('in/x.csv').read())\n\
+                os.makedirs('a b'); open('a b/é', 'w').write('new')\n\
+                open('large', 'wb').write(bytes(3 << 20))\n\
+                os.symlink('/etc/passwd', 'link'); open('in/x.csv', 'a').write('3,4\\n');";
+    let arguments = [
+        "-c",
+        code,
+        "--input",
+        data.to_str().unwrap(),
+        "--input",
+        &renamed,
+    ];
+    let finished = home.run(&[&arguments[..], &["--save-files", named]].concat());
+    assert_eq!(
+        (finished.code(), finished.stdout.as_str()),
+        (0, "True\n"),
+        "{finished:?}"
+    );
+    let told: String = ["a b/é", "in/x.csv", "large"]
+        .map(|name| format!("mcp-forge: saved {named}/{name}\n"))
+        .concat();
+    assert_eq!(finished.stderr, told);
+    assert_eq!(fs::read(directory.join("a b/é")).unwrap(), b"new");
+    assert_eq!(fs::read(directory.join("large")).unwrap(), vec![0; 3 << 20]);
+    assert_eq!(
+        fs::read(directory.join("in/x.csv")).unwrap(),
+        b"a,b\n1,2\n3,4\n"
+    );
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 3);
+    let told = home.result(&["-c", "open('a', 'w').write('x')", "--save-files", named]);
+    assert_eq!(told["files"][0]["saved_as"], format!("{named}/a"));
+
+    let hint = home.run(&["-c", "open('a', 'w').write('x');"]);
+    assert_eq!(
+        hint.stderr,
+        "mcp-forge: files left in the workspace and not kept: 1; --save-files DIR saves them\n"
+    );
+    let large = "f = open('big', 'wb'); f.truncate(1 << 30);";
+    let unsaved = home.run(&["-c", large, "--save-files", named]);
+    assert_eq!(unsaved.code(), 125, "{unsaved:?}");
+    let told = format!("cannot save the file {named}/big: its 1073741824 bytes are too many");
+    assert!(unsaved.stderr.contains(&told), "{unsaved:?}");
+    fs::remove_dir_all(&directory).unwrap();
+    home.expect_nothing_left();
+}
 
 #[test]
 fn files_come_in_as_they_were_given() {
