@@ -29,7 +29,7 @@ pub(crate) enum Command {
     /// Serves MCP
     Serve(Serve),
     /// Runs one program and exits with its status
-    Run(Run),
+    Run(Box<Run>),
     /// Tells what works here, what does not, and how to mend it
     Doctor(Doctor),
 }

@@ -4,7 +4,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::{LogFormat, LogLevel};
 
-/// Starts logging. Below `warn`, rmcp would log whole requests and so the code in them.
+/// Starts logging. Below `error`, rmcp would log requests and so the code in them.
 pub(crate) fn start(level: LogLevel, format: LogFormat) {
     let filter =
         EnvFilter::new(level.as_str()).add_directive(quiet(mcp_forge_mcp::QUIET_LOG_DIRECTIVE));

@@ -38,5 +38,5 @@ pub use server::McpServer;
 pub use settings::{ArgumentBounds, DEFAULT_MAX_MESSAGE_BYTES, McpSettings, ProgressPace};
 
 /// Filter directive that the process must add to its log filter, whatever level the operator
-/// asked for: below `warn`, rmcp writes whole requests, and with them programs, to the log.
-pub const QUIET_LOG_DIRECTIVE: &str = "rmcp=warn";
+/// asked for: below `error`, rmcp writes requests and answers, and with them programs, to the log.
+pub const QUIET_LOG_DIRECTIVE: &str = "rmcp=error";

@@ -80,7 +80,11 @@ pub(crate) fn templates() -> Vec<ResourceTemplate> {
             "file",
             "A file that the run left in /workspace.",
         ),
-        template("images/{number}", "image", "A picture that the run showed, from 0."),
+        template(
+            "images/{number}{?offset,length}",
+            "image",
+            "A picture that the run showed, from 0.",
+        ),
     ]
 }
 

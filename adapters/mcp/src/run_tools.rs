@@ -4,7 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mcp_forge_ports::driving::Runs;
-use rmcp::model::{CallToolResult, JsonObject, Tool, ToolAnnotations};
+use mcp_forge_ports::vocabulary::{Refusal, RunStatus};
+use rmcp::model::{
+    CallToolResult, JsonObject, ProgressNotificationParam, ProgressToken, Tool, ToolAnnotations,
+};
+use rmcp::service::{Peer, RoleServer};
 use serde_json::{Map, Value, json};
 
 use crate::settings::ArgumentBounds;
@@ -115,6 +119,7 @@ impl RunTool {
         bounds: &ArgumentBounds,
         mut arguments: Map<String, Value>,
         written: &WrittenNumbers,
+        waiting: &Waiting<'_>,
     ) -> Result<CallToolResult, Fault> {
         let known = self.arguments();
         if let Some(name) = arguments
@@ -154,7 +159,7 @@ impl RunTool {
                     let hint = "ask again when the time is over".to_owned();
                     return Err(Fault::invalid("wait", message, hint, whole.allowed));
                 }
-                runs.get(&run_id, Duration::from_secs(wait)).await
+                waiting.get(runs, &run_id, Duration::from_secs(wait)).await
             }
             Self::Cancel => runs.cancel(&run_id()?).await,
             Self::List => return Ok(list(runs).await),
@@ -163,6 +168,41 @@ impl RunTool {
             Ok(status) => tool_result::status(&status, bounds),
             Err(refusal) => tool_result::refused(&refusal),
         })
+    }
+}
+
+/// Who waits for a run, and is told how it goes on if it asked for that.
+pub(crate) struct Waiting<'a> {
+    pub(crate) peer: &'a Peer<RoleServer>,
+    pub(crate) token: Option<ProgressToken>,
+    pub(crate) silence: Duration,
+}
+
+impl Waiting<'_> {
+    async fn get(
+        &self,
+        runs: &dyn Runs,
+        run_id: &str,
+        mut wait: Duration,
+    ) -> Result<RunStatus, Refusal> {
+        let Some(token) = &self.token else {
+            return runs.get(run_id, wait).await;
+        };
+        let mut progress = 0.0;
+        loop {
+            let step = wait.min(self.silence);
+            let status = runs.get(run_id, step).await?;
+            wait -= step;
+            if status.answer.is_some() || wait.is_zero() {
+                return Ok(status);
+            }
+            progress += 1.0;
+            let told = ProgressNotificationParam::new(token.clone(), progress)
+                .with_message(crate::text::status(&status));
+            if self.peer.notify_progress(told).await.is_err() {
+                return Ok(status);
+            }
+        }
     }
 }
 

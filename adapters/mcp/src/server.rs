@@ -29,7 +29,7 @@ use crate::input_files::{self, Source};
 use crate::line_transport::OneTooMany;
 use crate::one_line::one_line;
 use crate::progress::RunWatch;
-use crate::run_tools::{self, RunTool};
+use crate::run_tools::{self, RunTool, Waiting};
 use crate::settings::McpSettings;
 use crate::uri::Parsed;
 use crate::value::{Fault, describe, echo};
@@ -39,6 +39,9 @@ use crate::{arguments, resources, tool_result, uri, wire};
 
 /// Longest client name, characters.
 const NAME_CHARS: usize = 128;
+
+/// Where `_meta` of a call has the caller's own correlation id.
+const CORRELATION_ID: &str = "correlationId";
 
 /// What a model is told about the server as a whole.
 const INSTRUCTIONS: &str = "Runs programs in isolated sandboxes with limits on time, memory, CPU \
@@ -118,7 +121,10 @@ impl McpServer {
         arguments: Map<String, Value>,
         context: &RequestContext<RoleServer>,
     ) -> CallToolResult {
-        let correlation_id = correlation_id(&context.meta);
+        let (correlation_id, idempotency_key) = match ids(&context.meta) {
+            Ok(ids) => ids,
+            Err(fault) => return self.refuse(fault, context).await,
+        };
         let bounds = &self.core.settings.bounds;
         if context.extensions.get::<OneTooMany>().is_some() {
             return self.refuse(one_too_many(), context).await;
@@ -134,7 +140,7 @@ impl McpServer {
             Err(fault) => return self.refuse(fault, context).await,
         };
         request.correlation_id = correlation_id.clone();
-        request.idempotency_key = meta_text(&context.meta, "idempotencyKey");
+        request.idempotency_key = idempotency_key;
         request.client = client(context);
         if call.background {
             return match self.core.execution.launch(request).await {
@@ -195,7 +201,8 @@ impl McpServer {
 
     /// Refuses a call that does not reach the core; it only takes note of that.
     async fn refuse(&self, fault: Fault, context: &RequestContext<RoleServer>) -> CallToolResult {
-        let id = correlation_id(&context.meta).unwrap_or_default();
+        let id = context.meta.get(CORRELATION_ID).and_then(Value::as_str);
+        let id = id.unwrap_or_default().to_owned();
         let refusal = fault.into_refusal(id);
         let refusal = self.core.execution.refuse(refusal, client(context)).await;
         tool_result::refused(&refusal)
@@ -307,7 +314,12 @@ impl ServerHandler for McpServer {
         if let Some(tool) = RunTool::named(&request.name) {
             let bounds = &self.core.settings.bounds;
             let written = written(&context);
-            let called = tool.call(&*self.core.runs, bounds, arguments, &written);
+            let waiting = Waiting {
+                peer: &context.peer,
+                token: context.meta.get_progress_token(),
+                silence: self.core.settings.progress.silence,
+            };
+            let called = tool.call(&*self.core.runs, bounds, arguments, &written, &waiting);
             // The client may not wait any more, or be gone.
             let Some(called) = context.ct.run_until_cancelled(called).await else {
                 return Err(ErrorData::internal_error("cancelled", None));
@@ -470,11 +482,21 @@ fn client(context: &RequestContext<RoleServer>) -> Option<String> {
         .filter(|client| !client.is_empty())
 }
 
-/// The caller's correlation id as it was sent; the core says whether it can be used.
-fn correlation_id(meta: &RequestMetaObject) -> Option<String> {
-    meta_text(meta, "correlationId")
-}
-
-fn meta_text(meta: &RequestMetaObject, name: &str) -> Option<String> {
-    meta.get(name)?.as_str().map(str::to_owned)
+/// The caller's correlation id and idempotency key as they were sent; the core says whether they
+/// can be used.
+fn ids(meta: &RequestMetaObject) -> Result<(Option<String>, Option<String>), Fault> {
+    let id = |name: &str, field| match meta.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(id)) => Ok(Some(id.clone())),
+        Some(other) => Err(Fault::invalid(
+            field,
+            format!("`_meta.{name}` must be a string, not {}", describe(other)),
+            format!("send `{name}` in quotes, or leave it out"),
+            "a string",
+        )),
+    };
+    Ok((
+        id(CORRELATION_ID, "correlation_id")?,
+        id("idempotencyKey", "idempotency_key")?,
+    ))
 }

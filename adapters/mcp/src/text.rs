@@ -21,6 +21,10 @@ const MAX_PICTURE_BYTES: usize = 6 << 20;
 /// Files that are named.
 const MAX_FILES: usize = 20;
 
+/// Bytes of text that a model gets of a run: about 12,000 tokens. Half of them are its beginning,
+/// half of them its end.
+const MAX_TEXT: usize = 48 << 10;
+
 /// A part of the readable form, in order.
 pub(crate) enum Part<'a> {
     Text(String),
@@ -102,6 +106,9 @@ pub(crate) fn outcome<'a>(outcome: &'a ExecutionOutcome, bounds: &ArgumentBounds
         text.add("", &error.traceback);
     }
     text.add("", &files(outcome));
+    if picture_number > 0 {
+        text.add("", &pictures(outcome, picture_number));
+    }
     if let Some(reason) = ending(outcome, bounds) {
         text.add("", &reason);
     } else if text.text.is_empty() && parts.is_empty() {
@@ -111,7 +118,61 @@ pub(crate) fn outcome<'a>(outcome: &'a ExecutionOutcome, bounds: &ArgumentBounds
         );
     }
     text.flush(&mut parts);
+    shorten(&mut parts, outcome);
     parts
+}
+
+/// Cuts the middle out of a text that is too long for a model.
+fn shorten(parts: &mut Vec<Part<'_>>, outcome: &ExecutionOutcome) {
+    let length = |part: &Part<'_>| match part {
+        Part::Text(text) => text.len(),
+        Part::Picture(_) => 0,
+    };
+    let total = parts.iter().map(length).sum::<usize>();
+    if total <= MAX_TEXT {
+        return;
+    }
+    let (mut at, mut is_told) = (0, false);
+    for part in &mut *parts {
+        let Part::Text(text) = part else { continue };
+        // What of this part is before the cut, and what is after it.
+        let head = text.floor_char_boundary((MAX_TEXT / 2).saturating_sub(at));
+        let tail =
+            text.ceil_char_boundary((total - MAX_TEXT / 2).saturating_sub(at).min(text.len()));
+        at += text.len();
+        if head >= tail {
+            continue;
+        }
+        let note = match std::mem::replace(&mut is_told, true) {
+            true => String::new(),
+            false => left_out(total - MAX_TEXT, outcome),
+        };
+        text.replace_range(head..tail, &note);
+    }
+    parts.retain(|part| !matches!(part, Part::Text(text) if text.is_empty()));
+}
+
+fn left_out(bytes: usize, outcome: &ExecutionOutcome) -> String {
+    let log = match outcome.log {
+        Some(_) => format!(" and in {}", uri::log(&outcome.run_id)),
+        None => String::new(),
+    };
+    format!(
+        "\n(About {bytes} bytes are left out here: print less. More is in the structured \
+         content{log}.)\n"
+    )
+}
+
+/// Where the pictures are, for a later call that takes one as a file.
+fn pictures(outcome: &ExecutionOutcome, count: usize) -> String {
+    let first = uri::picture(&outcome.run_id, 0);
+    match count {
+        1 => format!("(The picture is the resource {first})"),
+        _ => format!(
+            "(The {count} pictures are the resources {first} to {})",
+            count - 1
+        ),
+    }
 }
 
 /// R shows values as its prompt does, Python's last one is told apart from what was printed.

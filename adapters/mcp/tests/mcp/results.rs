@@ -249,3 +249,46 @@ async fn many_pictures_are_contained_up_to_a_bound_and_named_beyond() {
     assert!(text.contains("mcp://forge/runs/run-1/images/3"), "{text}");
     assert!(text.contains("mcp://forge/runs/run-1/images/4"), "{text}");
 }
+
+#[tokio::test]
+async fn a_model_gets_the_beginning_and_the_end_of_a_long_text() {
+    let mut outcome = completed();
+    let line = |n: usize| format!("line {n} é\n");
+    let written: String = (0..50_000).map(line).collect();
+    let stream = |text: &str| OutputBlock::Stream {
+        stream: OutputStream::Stdout,
+        text: text.to_owned(),
+    };
+    outcome.blocks = vec![
+        stream(&written[..300_000]),
+        picture("image/png", b"PNG"),
+        stream(&written[300_000..]),
+    ];
+    outcome.stdout = written.clone();
+    outcome.ended_by = EndedBy::Error;
+    outcome.log = Some(RunLog {
+        bytes: 1,
+        complete: true,
+    });
+    let mut client = RawClient::initialized(server(Scripted::answering(Ok(outcome)))).await;
+    let answer = client.call(json!({"code": "1"})).await;
+    let result = &answer["result"];
+    assert_eq!(result["structuredContent"]["stdout"], written);
+    let content = result["content"].as_array().unwrap();
+    let kinds: Vec<_> = content.iter().map(|block| &block["type"]).collect();
+    assert_eq!(kinds, ["text", "image", "text"]);
+    let texts: String = [0, 2]
+        .map(|at| content[at]["text"].as_str().unwrap())
+        .concat();
+    assert!(
+        (48 << 10..50 << 10).contains(&texts.len()),
+        "{}",
+        texts.len()
+    );
+    assert!(texts.starts_with("line 0 é\nline 1 é\n"));
+    let told = " bytes are left out here: print less. More is in the structured content and in \
+                mcp://forge/runs/run-1/log.)\n";
+    assert_eq!(texts.matches(told).count(), 1);
+    assert!(texts.contains("line 49999 é\n"));
+    assert!(texts.ends_with("Correct the program and run it again."));
+}

@@ -208,3 +208,61 @@ async fn a_file_of_an_earlier_run_is_an_input() {
     assert_eq!(request.files[1].path, "x");
     assert_eq!(request.idempotency_key.as_deref(), Some("k"));
 }
+
+#[tokio::test]
+async fn who_waits_for_a_run_hears_of_it() {
+    let (mut client, _) = client(Arc::new(TwoRuns::default())).await;
+    let call = |meta: Value| {
+        json!({
+            "name": "get_run", "arguments": {"run_id": "run-2", "wait": 1}, "_meta": meta,
+        })
+    };
+    let id = client
+        .start("tools/call", call(json!({"progressToken": 9})))
+        .await;
+    let mut messages = Vec::new();
+    let answer = loop {
+        let message = client.next().await.unwrap();
+        if message["id"] == id {
+            break message;
+        }
+        assert_eq!(message["params"]["progressToken"], 9);
+        assert_eq!(message["params"]["progress"], messages.len() as f64 + 1.0);
+        messages.push(message["params"]["message"].clone());
+    };
+    // The pace of the test is 50 ms.
+    assert_eq!(messages.len(), 19);
+    assert_eq!(messages[0], "run run-2 goes on for 7 s, last line: 50%");
+    assert_eq!(answer["result"]["structuredContent"]["state"], "running");
+    // The control: who did not ask hears nothing.
+    let id = client.start("tools/call", call(json!({}))).await;
+    assert_eq!(client.next().await.unwrap()["id"], id);
+}
+
+#[tokio::test]
+async fn ids_of_the_caller_must_be_texts() {
+    let (mut client, execution) = client(Arc::new(NoRuns)).await;
+    for (name, field) in [
+        ("idempotencyKey", "idempotency_key"),
+        ("correlationId", "correlation_id"),
+    ] {
+        let call = |value: Value| {
+            json!({
+                "name": "execute_python", "arguments": {"code": "1"}, "_meta": {name: value},
+            })
+        };
+        let refused = client.request("tools/call", call(json!(7))).await;
+        let error = &refused["result"]["structuredContent"]["error"];
+        assert_eq!(error["field"], field);
+        assert_eq!(
+            error["message"],
+            format!("`_meta.{name}` must be a string, not the number 7")
+        );
+        for sound in [json!("k"), Value::Null] {
+            let answer = client.request("tools/call", call(sound)).await;
+            assert_eq!(answer["result"]["isError"], false, "{answer}");
+        }
+    }
+    assert_eq!(execution.refused().len(), 2);
+    assert_eq!(execution.requests().len(), 4);
+}
