@@ -19,8 +19,9 @@ use sha2::{Digest, Sha256};
 
 use decoder::Decoder;
 use order::{Entry, Order, Piece};
+pub use report::Taken;
 pub(crate) use report::json_size;
-use report::{Reports, Taken, weight};
+use report::{Reports, weight};
 use terminal::Terminal;
 use window::{Kept, Window};
 
@@ -67,22 +68,24 @@ impl OutputCollector {
         self.grew(stream, grown);
     }
 
-    /// Takes a report of the runner that was `bytes` long, cut to its bounds. Gives its block, if
-    /// it has one.
-    pub fn report(&mut self, bytes: usize, report: Option<RunnerReport>) -> Option<OutputBlock> {
+    /// Takes a report of the runner that was `bytes` long, cut to its bounds.
+    pub fn report(&mut self, bytes: usize, report: Option<RunnerReport>) -> Taken {
         self.received = self.received.saturating_add(weight(bytes));
-        let Taken { block, spoken } = self.reports.take(report?);
+        let Some(report) = report else {
+            return Taken::default();
+        };
+        let taken = self.reports.take(report);
         self.settle(OutputStream::Stdout);
         self.settle(OutputStream::Stderr);
-        let told = block.clone();
-        let piece = spoken.map(|text| piece(OutputStream::Stderr, self.stderr.speak(&text)));
-        match (piece, block) {
+        let spoken = taken.spoken.as_ref();
+        let piece = spoken.map(|text| piece(OutputStream::Stderr, self.stderr.speak(text)));
+        match (piece, taken.block.clone()) {
             (None, None) => {}
             (None, Some(block)) => self.order.report(block),
             (Some(piece), Some(block)) => self.order.spoken(piece, block),
             (Some(piece), None) => self.order.text(piece),
         }
-        told
+        taken
     }
 
     /// Bytes that came up to now, kept or not, reports included.

@@ -40,12 +40,12 @@ pub(super) struct Reports {
 }
 
 /// What becomes of a report.
-#[derive(Debug, Default)]
-pub(super) struct Taken {
+#[derive(Debug, Default, PartialEq)]
+pub struct Taken {
     /// Its block, if there was room.
-    pub(super) block: Option<OutputBlock>,
+    pub block: Option<OutputBlock>,
     /// What it adds to standard error.
-    pub(super) spoken: Option<String>,
+    pub spoken: Option<String>,
 }
 
 /// What a report of this length counts for.

@@ -36,7 +36,7 @@ fn blocks_come_in_order_and_text_is_joined() {
         json: Some(json!(1)),
         repr: "1".into(),
     };
-    assert!(output.report(9, Some(value)).is_some());
+    assert!(output.report(9, Some(value)).block.is_some());
     output.write(Stdout, b"c");
     let output = output.finish();
     assert_eq!(
@@ -223,7 +223,9 @@ fn messages_stand_in_standard_error_and_as_blocks() {
     let message = RunnerReport::Message {
         text: "note\n".into(),
     };
-    assert!(output.report(9, Some(message)).is_some());
+    let taken = output.report(9, Some(message));
+    assert!(taken.block.is_some());
+    assert_eq!(taken.spoken.as_deref(), Some("note\n"));
     output.write(Stderr, b"err\n");
     output.write(Stdout, b"30%");
     let output = output.finish();
@@ -244,7 +246,7 @@ fn messages_stand_in_standard_error_and_as_blocks() {
 #[test]
 fn what_is_no_report_counts_and_shows_nothing() {
     let mut output = collector(100, 100);
-    assert_eq!(output.report(1000, None), None);
+    assert_eq!(output.report(1000, None), Taken::default());
     assert!(output.received() > 1000);
     assert!(output.finish().blocks.is_empty());
 }

@@ -18,8 +18,8 @@ use super::bounded;
 use super::registry::Entry;
 use super::run::Run;
 use super::sandbox::Sandbox;
-use crate::output::OutputCollector;
 use crate::output::files::FileCollector;
+use crate::output::{OutputCollector, Taken};
 
 /// Characters of an untrusted message that are kept.
 const MESSAGE: usize = 500;
@@ -209,7 +209,10 @@ impl<'a> Watch<'a> {
                 None
             }
             GuestEvent::Report { bytes, report } => {
-                let block = self.output.report(bytes, report);
+                let Taken { block, spoken } = self.output.report(bytes, report);
+                if let Some(text) = spoken {
+                    self.log(text.as_bytes()).await;
+                }
                 self.check_output().await;
                 if let Some(block) = block {
                     self.tell(RunEvent::Block(block)).await;
@@ -258,11 +261,15 @@ impl<'a> Watch<'a> {
 
     async fn take_output(&mut self, stream: OutputStream, bytes: Vec<u8>) {
         self.output.write(stream, &bytes);
-        let core = &self.run.core;
-        let most = core.policy.output_stop_bytes;
-        self.run.entry.log(&*core.ports.blobs, &bytes, most).await;
+        self.log(&bytes).await;
         self.check_output().await;
         self.tell(RunEvent::Output { stream, bytes }).await;
+    }
+
+    async fn log(&mut self, bytes: &[u8]) {
+        let core = &self.run.core;
+        let most = core.policy.output_stop_bytes;
+        self.run.entry.log(&*core.ports.blobs, bytes, most).await;
     }
 
     async fn tell(&mut self, event: RunEvent) {

@@ -333,6 +333,29 @@ async fn files_that_never_end_do_not_keep_the_answer() {
 }
 
 #[tokio::test]
+async fn a_message_stands_in_the_log_as_it_stands_in_standard_error() {
+    within(async {
+        let report = RunnerReport::Message {
+            text: "note\n".to_owned(),
+        };
+        let world = World::new([
+            GuestStep::hello(),
+            GuestStep::stdout("a\n"),
+            GuestStep::Event(GuestEvent::Report {
+                bytes: 9,
+                report: Some(report),
+            }),
+            GuestStep::stderr("b\n"),
+            GuestStep::exit(0),
+        ]);
+        assert_eq!(world.outcome().await.stderr, "note\nb\n");
+        let log = read(&world, RunPart::Log, 0..100).await.unwrap();
+        assert_eq!(log.data, b"a\nnote\nb\n");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn files_that_stop_coming_are_not_all() {
     within(async {
         let world = World::new([

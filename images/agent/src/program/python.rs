@@ -16,6 +16,8 @@ pub(super) fn command() -> Command {
     command
         .args(["-I", "-S", "-B", "-u", "-X", "utf8", "-c", BOOTSTRAP])
         .env("MPLBACKEND", "agg")
+        // As for R: OpenBLAS, of numpy, starts a thread for each CPU of the host.
+        .env("OPENBLAS_NUM_THREADS", "1")
         // matplotlib keeps a cache; the home is the user's workspace.
         .env("MPLCONFIGDIR", "/tmp/.matplotlib");
     command
