@@ -29,7 +29,8 @@ fn main() -> ExitCode {
             };
         }
     };
-    telemetry::start(cli.log_level, cli.log_format);
+    let serves = matches!(cli.command, cli::Command::Serve(_));
+    let _log = telemetry::start(cli.log_level, cli.log_format, serves);
     match compose::check_transport(&cli.command).and_then(|()| commands::dispatch(cli)) {
         Ok(code) => code,
         Err(error) => {

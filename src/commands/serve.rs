@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use mcp_forge_domain::ExecutionPolicy;
@@ -13,6 +14,10 @@ use super::signals::{Endings, status};
 use crate::cli::{Serve, Transport};
 use crate::compose::Application;
 use crate::settings::Settings;
+
+/// How often it is looked after what is kept of runs for too long. `retention.time` is in seconds,
+/// but what is asked for is looked after in any case.
+const TIDY: Duration = Duration::from_secs(30);
 
 /// Serves until the client or a signal ends it.
 ///
@@ -40,6 +45,13 @@ pub(crate) async fn serve(
     tokio::spawn(async move {
         if let Err(e) = warmed.warm_up().await {
             tracing::warn!(error = e.chain(), hint = e.hint, "the runtime is not ready");
+        }
+    });
+    let kept = Arc::clone(&application.execution);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(TIDY).await;
+            kept.forget_old();
         }
     });
     let served = mcp_forge_mcp::serve_stdio(server, shutdown).await;

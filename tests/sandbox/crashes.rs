@@ -312,6 +312,29 @@ fn sigterm_ends_a_server_in_good_order() {
 }
 
 #[test]
+fn a_server_whose_log_nobody_reads_serves_on() {
+    let Some(home) = Home::for_root("standard error that nobody reads") else {
+        return;
+    };
+    // Standard error is a full pipe whose other end is the server's own.
+    let fill = "mkfifo given/log && exec 3<>given/log && \
+                (dd if=/dev/zero bs=4096 count=64 >&3 2>/dev/null & sleep 1; kill $!) && \
+                exec \"$0\" --log-level trace serve 2>&3";
+    home.file("log.txt", "");
+    let mut command = Command::new("/bin/bash");
+    home.furnish(&mut command);
+    command.args(["-c", fill, BINARY]);
+    let mut server = Server::spawn(&home, command);
+    for _ in 0..3 {
+        assert_eq!(server.call(json!({"code": "6*7"}))["result"], 42);
+    }
+    server.hang_up();
+    assert!(server.end().0.success());
+    fs::remove_file(home.path().join("given/log")).unwrap();
+    home.expect_nothing_left();
+}
+
+#[test]
 fn a_signal_ends_a_command_in_good_order() {
     let Some(home) = Home::for_root("signals to mcp-forge run") else {
         return;

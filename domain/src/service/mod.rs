@@ -126,6 +126,13 @@ impl RunService {
         }
     }
 
+    /// Forgets what has been kept for longer than the policy says.
+    pub fn forget_old(&self) {
+        let core = &self.core;
+        core.registry
+            .forget(core.ports.clock.monotonic(), core.policy.retention);
+    }
+
     /// Starts a run, or finds the one that it is a repetition of.
     #[expect(clippy::result_large_err, reason = "as in the port")]
     fn start(
@@ -155,8 +162,7 @@ impl RunService {
         let key = key
             .filter(|key| check_idempotency_key(key).is_ok())
             .map(|key| (key, digest(&request)));
-        core.registry
-            .forget(clock.monotonic(), core.policy.retention);
+        self.forget_old();
         match core.registry.add(&entry, key) {
             Known::New => {}
             Known::Same(entry) => {
@@ -181,10 +187,8 @@ impl RunService {
 
     #[expect(clippy::result_large_err, reason = "as in the port")]
     fn entry(&self, run_id: &str) -> Result<Arc<Entry>, Refusal> {
-        let core = &self.core;
-        core.registry
-            .forget(core.ports.clock.monotonic(), core.policy.retention);
-        core.registry.get(run_id).ok_or_else(|| {
+        self.forget_old();
+        self.core.registry.get(run_id).ok_or_else(|| {
             self.not_found(
                 "run_id",
                 format!("there is no run {}", quoted(run_id)),
@@ -267,10 +271,8 @@ impl Runs for RunService {
     }
 
     async fn list(&self) -> Vec<RunStatus> {
-        let core = &self.core;
-        core.registry
-            .forget(core.ports.clock.monotonic(), core.policy.retention);
-        let entries = core.registry.all();
+        self.forget_old();
+        let entries = self.core.registry.all();
         entries.iter().map(|entry| self.status(entry)).collect()
     }
 

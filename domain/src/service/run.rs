@@ -199,7 +199,7 @@ impl Run {
         if self.cancel.is_cancelled() {
             return Err(Halt::Cancelled);
         }
-        let mut place = match self.core.slots.enter() {
+        let mut place = match self.core.slots.enter(size(&self.request)) {
             Entry::Now(slot) => return Ok(slot),
             Entry::Wait(place) => place,
             Entry::Full { running, waiting } => {
@@ -378,4 +378,14 @@ fn defect() -> Violation {
         "a part of mcp-forge failed during the run",
         "this is a defect; the operator finds more under this correlation id in the log",
     )
+}
+
+/// About the memory of a request, bytes.
+fn size(request: &ExecutionRequest) -> u64 {
+    let files = request
+        .files
+        .iter()
+        .map(|file| file.path.len() + file.data.len());
+    let stdin = request.stdin.as_ref().map_or(0, String::len);
+    (request.code.len() + stdin + files.sum::<usize>()) as u64
 }

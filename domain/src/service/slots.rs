@@ -1,12 +1,15 @@
 //! Who may run when: a number of slots, and a queue of bounded length in order of arrival. It
 //! tells nobody anything and knows nothing of cancelling; dropping a place leaves the queue.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, watch};
+
+/// Bytes of all requests that wait. One alone may be larger.
+const WAITING_BYTES: u64 = 64 << 20;
 
 /// The right to run; given back when dropped.
 pub(super) type Slot = OwnedSemaphorePermit;
@@ -22,8 +25,17 @@ pub(super) struct Slots {
 /// The places that are taken, by number of arrival.
 #[derive(Debug, Default)]
 struct Queued {
-    places: BTreeSet<u64>,
+    /// With the size of each request.
+    places: BTreeMap<u64, u64>,
     next: u64,
+}
+
+impl Queued {
+    fn has_room(&self, queue: usize, bytes: u64) -> bool {
+        let waiting: u64 = self.places.values().sum();
+        self.places.len() < queue
+            && (self.places.is_empty() || waiting.saturating_add(bytes) <= WAITING_BYTES)
+    }
 }
 
 pub(super) enum Entry {
@@ -51,8 +63,8 @@ impl Slots {
         self.free.available_permits()
     }
 
-    /// Takes a slot or a place in the queue, without waiting.
-    pub(super) fn enter(&self) -> Entry {
+    /// Takes a slot or a place in the queue, without waiting, for a request of this size.
+    pub(super) fn enter(&self, bytes: u64) -> Entry {
         // The semaphore hands a slot that is given back to the queue first, so a slot that is
         // free here was nobody's turn.
         if let Ok(slot) = Arc::clone(&self.free).try_acquire_owned() {
@@ -61,9 +73,9 @@ impl Slots {
         let (mut number, mut waiting) = (None, 0);
         self.queued.send_modify(|queued| {
             waiting = queued.places.len();
-            if waiting < self.queue {
+            if queued.has_room(self.queue, bytes) {
                 number = Some(queued.next);
-                queued.places.insert(queued.next);
+                queued.places.insert(queued.next, bytes);
                 queued.next += 1;
             }
         });
@@ -133,21 +145,21 @@ mod tests {
     use super::*;
 
     fn now(slots: &Slots) -> Slot {
-        match slots.enter() {
+        match slots.enter(1) {
             Entry::Now(slot) => slot,
             _ => panic!("no slot"),
         }
     }
 
     fn place(slots: &Slots) -> Place {
-        match slots.enter() {
+        match slots.enter(1) {
             Entry::Wait(place) => place,
             _ => panic!("no place"),
         }
     }
 
     fn is_full(slots: &Slots) -> bool {
-        matches!(slots.enter(), Entry::Full { .. })
+        matches!(slots.enter(1), Entry::Full { .. })
     }
 
     #[tokio::test]
@@ -191,6 +203,23 @@ mod tests {
         assert_eq!(second.position(), 1);
         drop(running);
         assert!(second.turn().await.is_some());
+    }
+
+    #[tokio::test]
+    async fn what_waits_has_a_bounded_size() {
+        let slots = Slots::new(1, 9);
+        let _running = now(&slots);
+        let wait = |bytes| match slots.enter(bytes) {
+            Entry::Wait(place) => Some(place),
+            _ => None,
+        };
+        let alone = wait(WAITING_BYTES + 1);
+        assert!(alone.is_some() && wait(0).is_none());
+        drop(alone);
+        let _first = wait(WAITING_BYTES - 1).unwrap();
+        assert!(wait(2).is_none());
+        let _second = wait(1).unwrap();
+        assert!(wait(u64::MAX).is_none());
     }
 
     #[test]
