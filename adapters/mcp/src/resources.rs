@@ -11,54 +11,57 @@ use crate::uri;
 /// Bytes that one answer contains at most; the rest is read by range.
 pub(crate) const MAX_READ: u64 = 4 << 20;
 
-/// Resources that are listed.
-const MAX_LISTED: usize = 1000;
+/// Resources that are listed at once.
+const PAGE: usize = 500;
 
-/// What there is of these runs, the newest first.
-pub(crate) fn list(runs: &[RunStatus]) -> Vec<Resource> {
-    let mut resources = Vec::new();
-    for run in runs {
-        if let Some(Ok(outcome)) = &run.answer {
-            of_outcome(outcome, &mut resources);
+/// Bytes of their texts, about; one alone may have more.
+const PAGE_BYTES: usize = 256 << 10;
+
+/// What there is of these runs, the newest first, from the number `start` on, and with which
+/// number it goes on.
+pub(crate) fn page(runs: &[RunStatus], start: usize) -> (Vec<Resource>, Option<usize>) {
+    let outcomes = runs.iter().filter_map(|run| match &run.answer {
+        Some(Ok(outcome)) => Some(&**outcome),
+        _ => None,
+    });
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    for (number, resource) in outcomes.flat_map(of_outcome).enumerate().skip(start) {
+        // The name is in the title too, and escaped may be twice as long.
+        bytes += resource.uri.len() + 4 * resource.name.len();
+        if page.len() == PAGE || !page.is_empty() && bytes > PAGE_BYTES {
+            return (page, Some(number));
         }
-        if resources.len() >= MAX_LISTED {
-            resources.truncate(MAX_LISTED);
-            break;
-        }
+        page.push(resource);
     }
-    resources
+    (page, None)
 }
 
-fn of_outcome(outcome: &ExecutionOutcome, resources: &mut Vec<Resource>) {
+fn of_outcome(outcome: &ExecutionOutcome) -> impl Iterator<Item = Resource> {
     let run_id = &outcome.run_id;
-    if let Some(log) = outcome.log {
-        resources.push(
-            Resource::new(uri::log(run_id), "log")
-                .with_title(format!("Output of run {run_id}"))
-                .with_mime_type("text/plain")
-                .with_size(log.bytes),
-        );
-    }
-    for file in outcome.files.iter().filter(|file| file.kept) {
-        resources.push(
-            Resource::new(uri::file(run_id, &file.path), file.path.clone())
-                .with_title(format!("{} of run {run_id}", file.path))
-                .with_mime_type(file.mime_type.clone())
-                .with_size(file.size),
-        );
-    }
+    let log = outcome.log.map(|log| {
+        Resource::new(uri::log(run_id), "log")
+            .with_title(format!("Output of run {run_id}"))
+            .with_mime_type("text/plain")
+            .with_size(log.bytes)
+    });
+    let kept = outcome.files.iter().filter(|file| file.kept);
+    let files = kept.map(move |file| {
+        Resource::new(uri::file(run_id, &file.path), file.path.clone())
+            .with_title(format!("{} of run {run_id}", file.path))
+            .with_mime_type(file.mime_type.clone())
+            .with_size(file.size)
+    });
     let pictures = outcome.blocks.iter().filter_map(|block| match block {
         OutputBlock::Image { picture, .. } => Some(picture),
         _ => None,
     });
-    for (number, picture) in pictures.enumerate() {
-        resources.push(
-            Resource::new(uri::picture(run_id, number), format!("image {number}"))
-                .with_title(format!("Picture {number} of run {run_id}"))
-                .with_mime_type(picture.mime_type.clone())
-                .with_size(picture.data.len() as u64),
-        );
-    }
+    let pictures = pictures.enumerate().map(move |(number, picture)| {
+        Resource::new(uri::picture(run_id, number), format!("image {number}"))
+            .with_title(format!("Picture {number} of run {run_id}"))
+            .with_mime_type(picture.mime_type.clone())
+            .with_size(picture.data.len() as u64)
+    });
+    log.into_iter().chain(files).chain(pictures)
 }
 
 /// The forms of their URIs.

@@ -344,9 +344,17 @@ impl ServerHandler for McpServer {
         request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        one_page(request)?;
-        let runs = self.core.runs.list().await;
-        Ok(ListResourcesResult::with_all_items(resources::list(&runs)))
+        let start = match request.and_then(|request| request.cursor) {
+            None => 0,
+            Some(cursor) => cursor.parse().map_err(|_| {
+                let message = format!("unknown cursor {:?}", echo(&cursor));
+                ErrorData::invalid_params(message, None)
+            })?,
+        };
+        let (page, next) = resources::page(&self.core.runs.list().await, start);
+        let mut result = ListResourcesResult::with_all_items(page);
+        result.next_cursor = next.map(|next| next.to_string());
+        Ok(result)
     }
 
     async fn list_resource_templates(

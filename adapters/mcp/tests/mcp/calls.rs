@@ -303,7 +303,7 @@ async fn what_is_no_call_of_a_tool_is_a_protocol_error() {
         ),
         ("tools/list", json!({"cursor": "2"}), -32602),
         ("execute_python", json!({"code": "1"}), -32601),
-        ("resources/list", json!({"cursor": "2"}), -32602),
+        ("resources/list", json!({"cursor": "x"}), -32602),
         ("resources/read", json!({}), -32602),
         (
             "resources/read",

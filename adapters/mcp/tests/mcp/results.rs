@@ -137,6 +137,20 @@ async fn a_traceback_that_was_printed_is_not_told_twice() {
 }
 
 #[tokio::test]
+async fn who_lacks_a_package_is_told_that_none_can_be_installed() {
+    for name in ["ModuleNotFoundError", "packageNotFoundError"] {
+        let mut outcome = failed();
+        outcome.error.as_mut().unwrap().name = name.to_owned();
+        let text = text_of(outcome).await;
+        let told = format!(
+            "Failed: {name}. Packages cannot be installed here, for there is no network: use those \
+             that there are."
+        );
+        assert!(text.ends_with(&told), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn an_exit_status_is_told() {
     let mut outcome = ended(EndedBy::Error);
     outcome.exit_code = Some(3);

@@ -168,6 +168,11 @@ async fn what_is_kept_is_listed_and_read() {
         .collect();
     let file = "mcp://forge/runs/run-1/files/a%20b.csv";
     assert_eq!(uris, ["mcp://forge/runs/run-1/log", file]);
+    assert!(list["result"].get("nextCursor").is_none());
+    let rest = client
+        .request("resources/list", json!({"cursor": "1"}))
+        .await;
+    assert_eq!(rest["result"]["resources"][0]["uri"], file);
     let templates = client.request("resources/templates/list", json!({})).await;
     let templates = templates["result"]["resourceTemplates"].as_array().unwrap();
     assert_eq!(templates.len(), 3);
@@ -265,4 +270,71 @@ async fn ids_of_the_caller_must_be_texts() {
     }
     assert_eq!(execution.refused().len(), 2);
     assert_eq!(execution.requests().len(), 4);
+}
+
+/// One run that left many files, of which the first have long names.
+struct Many;
+
+fn many_files() -> Vec<OutputFile> {
+    let file = |n: usize| OutputFile {
+        path: format!("{n}{}", "é".repeat(if n < 100 { 2000 } else { 1 })),
+        size: 1,
+        mime_type: "text/plain".to_owned(),
+        kept: true,
+    };
+    (0..1200).map(file).collect()
+}
+
+#[async_trait]
+impl Runs for Many {
+    async fn get(&self, _: &str, _: Duration) -> Result<RunStatus, Refusal> {
+        unreachable!()
+    }
+
+    async fn list(&self) -> Vec<RunStatus> {
+        let outcome = ExecutionOutcome {
+            files: many_files(),
+            ..completed()
+        };
+        let answer = Some(Ok(Arc::new(outcome)));
+        vec![RunStatus {
+            answer,
+            ..status("run-1")
+        }]
+    }
+
+    async fn cancel(&self, _: &str) -> Result<RunStatus, Refusal> {
+        unreachable!()
+    }
+
+    async fn read(&self, _: &str, _: RunPart, _: Range<u64>) -> Result<RunBytes, Refusal> {
+        unreachable!()
+    }
+}
+
+#[tokio::test]
+async fn a_long_list_comes_in_pages() {
+    let (mut client, _) = client(Arc::new(Many)).await;
+    let (mut params, mut names, mut pages) = (json!({}), Vec::new(), 0);
+    loop {
+        let answer = client.request("resources/list", params).await;
+        assert!(answer.to_string().len() < 512 << 10);
+        let page = answer["result"]["resources"].as_array().unwrap();
+        names.extend(
+            page.iter()
+                .map(|it| it["name"].as_str().unwrap().to_owned()),
+        );
+        pages += 1;
+        match answer["result"].get("nextCursor") {
+            Some(cursor) => params = json!({ "cursor": cursor }),
+            None => break,
+        }
+    }
+    let all: Vec<_> = many_files().into_iter().map(|file| file.path).collect();
+    assert_eq!(names, all);
+    assert!((4..20).contains(&pages), "{pages}");
+    let beyond = client
+        .request("resources/list", json!({"cursor": "5000"}))
+        .await;
+    assert_eq!(beyond["result"]["resources"], json!([]));
 }
