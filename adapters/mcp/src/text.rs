@@ -4,8 +4,8 @@
 //! It is a view of the structured content, which alone is complete and exact.
 
 use mcp_forge_ports::vocabulary::{
-    EndedBy, ExecutionOutcome, Language, OutputBlock, OutputStream, Picture, ProgramError, Refusal,
-    RunState, RunStatus,
+    EndedBy, ExecutionOutcome, Language, OutputBlock, OutputStream, Picture, Refusal, RunState,
+    RunStatus,
 };
 
 use crate::one_line::one_line;
@@ -351,23 +351,13 @@ fn failure(outcome: &ExecutionOutcome) -> String {
         (None, Some(status)) => format!("Failed: exit status {status}."),
         (None, None) => "Failed.".to_owned(),
     };
-    let next = match outcome
-        .error
-        .as_ref()
-        .filter(|error| lacks_a_package(error))
-    {
-        Some(_) => {
+    let next = match outcome.error.as_ref().map(|error| error.name.as_str()) {
+        Some("ModuleNotFoundError" | "packageNotFoundError") => {
             "Packages cannot be installed here, for there is no network: use those that there are."
         }
-        None => "Correct the program and run it again.",
+        _ => "Correct the program and run it again.",
     };
     format!("{what} {next}")
-}
-
-/// Whether a program failed for a package that is not there. R has no name for that error, and
-/// another language than English has other words; then there is no hint.
-fn lacks_a_package(error: &ProgramError) -> bool {
-    error.name == "ModuleNotFoundError" || error.message.starts_with("there is no package called")
 }
 
 /// A size in the largest unit that divides it.
