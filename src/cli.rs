@@ -82,7 +82,7 @@ pub(crate) struct Run {
     /// what is there is replaced
     #[arg(long, value_name = "DIR")]
     pub(crate) save_files: Option<PathBuf>,
-    /// Save the program's pictures as DIR/plot-001.png and so on; those of an earlier run are
+    /// Save the program's pictures as DIR/plot-001.png and so on; files of the same names are
     /// replaced
     #[arg(long, value_name = "DIR")]
     pub(crate) save_plots: Option<PathBuf>,

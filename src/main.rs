@@ -29,11 +29,20 @@ fn main() -> ExitCode {
             };
         }
     };
+    let wants_json = match &cli.command {
+        cli::Command::Run(run) => run.json,
+        cli::Command::Doctor(doctor) => doctor.json,
+        cli::Command::Serve(_) => false,
+    };
     let serves = matches!(cli.command, cli::Command::Serve(_));
     let _log = telemetry::start(cli.log_level, cli.log_format, serves);
     match compose::check_transport(&cli.command).and_then(|()| commands::dispatch(cli)) {
         Ok(code) => code,
         Err(error) => {
+            if wants_json {
+                // It is on standard error as well, and the status is the same.
+                let _ = commands::print(&commands::error_json(&error));
+            }
             commands::complain(&error);
             ExitCode::from(commands::FAILED)
         }

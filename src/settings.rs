@@ -209,20 +209,17 @@ impl Settings {
             let key = limit.map_or(fault.field, |limit| limit.key);
             match self.0.get(key) {
                 Some(Setting { text, origin }) => {
-                    let beyond = match parse_byte_size(text) {
-                        // Where the range has no end to be compared with.
-                        Err(ByteSizeError::TooLarge { .. })
-                            if fault.allowed.starts_with("at least") =>
-                        {
+                    let form = limit.map_or(Form::Number, |limit| limit.form);
+                    let what = match (form, parse_byte_size(text)) {
+                        (Form::Number, _) if !is_integer(text) => " (no whole number)",
+                        (Form::Size, Err(ByteSizeError::TooLarge { .. })) => {
                             " (larger than any memory)"
                         }
+                        (Form::Size, Err(_)) if !is_integer(text) => " (no size such as 512m)",
                         _ => "",
                     };
-                    let text = quoted(text);
-                    format!(
-                        "{origin}: {key} is {text}{beyond}, must be {}",
-                        fault.allowed
-                    )
+                    let (text, allowed) = (quoted(text), &fault.allowed);
+                    format!("{origin}: {key} is {text}{what}, must be {allowed}")
                 }
                 None => format!(
                     "{key} is {} (not set), must be {}",
@@ -268,6 +265,11 @@ impl Settings {
         }
         Ok(Some(PathBuf::from(text)))
     }
+}
+
+fn is_integer(text: &str) -> bool {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Whether a key is one of a section.

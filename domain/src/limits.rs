@@ -143,7 +143,10 @@ impl LimitPolicy {
                 faults.push(PolicyFault {
                     field,
                     value: max,
-                    allowed: format!("at least the default, {default}"),
+                    allowed: format!(
+                        "at least the default ({}), {default}",
+                        field.replace("max", "default")
+                    ),
                 });
             }
         }

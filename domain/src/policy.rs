@@ -84,7 +84,7 @@ impl Default for ExecutionPolicy {
             startup_timeout: Duration::from_secs(30),
             cleanup_timeout: Duration::from_secs(30),
             max_files: 100,
-            max_file_bytes: 4 << 20,
+            max_file_bytes: 16 << 20,
             collect: CollectLimits {
                 files: 256,
                 file_bytes: 16 << 20,

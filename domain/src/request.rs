@@ -80,7 +80,7 @@ pub fn check_idempotency_key(key: &str) -> Result<(), Violation> {
     Err(Violation::invalid(
         "idempotency_key",
         format!("{} is no idempotency key", quoted(key)),
-        format!("1 to {MAX_IDEMPOTENCY_KEY} visible ASCII characters"),
+        format!("1 to {MAX_IDEMPOTENCY_KEY} visible ASCII characters (`_meta.idempotencyKey`)"),
     ))
 }
 
@@ -97,8 +97,9 @@ fn check_files(files: &[InputFile], most_files: usize, most_bytes: u64) -> Resul
         let most = format_byte_size(most_bytes);
         return Err(Violation::above(
             "files",
-            format!("files of {bytes} bytes together exceed the maximum of {most}"),
-            format!("up to {most_bytes} bytes together"),
+            // Who counts may have stopped at the first byte too many.
+            format!("the files exceed the maximum of {most} together"),
+            format!("up to {most_bytes} bytes together (the operator's `execution.input_size`)"),
         ));
     }
     let mut paths = BTreeSet::new();
@@ -328,7 +329,7 @@ mod tests {
         assert!(message.contains("a file and a directory"), "{message}");
         let (kind, message) = refused(&["a", "b", "c"]);
         assert_eq!(kind, RefusalKind::LimitExceeded);
-        assert!(message.contains("15 bytes"), "{message}");
+        assert_eq!(message, "the files exceed the maximum of 12 together");
         let (_, message) = refused(&["a", "b", "c", "d"]);
         assert!(message.contains("4 files"), "{message}");
     }

@@ -223,7 +223,9 @@ fn subordinate_ids() -> Check {
             NAME,
             State::Failed,
             format!("/etc/subuid or /etc/subgid does not name {name}"),
-            format!("usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {name}"),
+            format!(
+                "as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {name}"
+            ),
         )
     }
 }
@@ -314,6 +316,9 @@ async fn trials(flag: Option<&str>, settings: &Settings) -> Vec<Check> {
         execution.execute(request, Arc::new(NoObserver), CancellationToken::new())
     };
     let mut checks = vec![python_run(run(Language::Python).await)];
+    if let Ok(path) = settings.audit_path() {
+        checks.push(Check::ok("audit log", path.display().to_string()));
+    }
     if checks[0].state != State::Failed {
         checks.push(r_run(run(Language::R).await));
     }

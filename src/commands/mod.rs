@@ -50,6 +50,12 @@ pub(crate) fn complain(error: &anyhow::Error) {
     }
 }
 
+/// The same for programs, in the form of a refusal without a run.
+pub(crate) fn error_json(error: &anyhow::Error) -> String {
+    let error = serde_json::json!({ "kind": "invalid_argument", "message": format!("{error:#}") });
+    format!("{:#}\n", serde_json::json!({ "error": error }))
+}
+
 /// A line on standard error.
 pub(crate) fn say(line: &str) {
     complain_bytes(format!("{line}\n").as_bytes());

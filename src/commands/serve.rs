@@ -1,5 +1,6 @@
 //! `mcp-forge serve`: MCP on standard input and output.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use mcp_forge_domain::limits::format_byte_size;
 use mcp_forge_mcp::{ArgumentBounds, McpServer, McpSettings};
 use tokio_util::sync::CancellationToken;
 
+use super::say;
 use super::signals::{Endings, status};
 use crate::cli::{Serve, Transport};
 use crate::compose::Application;
@@ -54,6 +56,9 @@ pub(crate) async fn serve(
             kept.forget_old();
         }
     });
+    if std::io::stdin().is_terminal() {
+        say("mcp-forge: serving MCP, one JSON message in a line; a client starts this, ^C ends it");
+    }
     let served = mcp_forge_mcp::serve_stdio(server, shutdown).await;
     application.shut_down().await;
     served.context("serving MCP on standard input and output")?;

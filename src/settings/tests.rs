@@ -100,7 +100,7 @@ fn a_value_that_is_none_is_told_with_its_place_key_and_range() {
     for (line, told) in [
         (
             "pids: many",
-            "execution.pids is \"many\", must be 8 to 32768",
+            "execution.pids is \"many\" (no whole number), must be 8 to 32768",
         ),
         ("pids: 7", "execution.pids is \"7\", must be 8 to 32768"),
         ("pids: -1", "execution.pids is \"-1\", must be 8 to 32768"),
@@ -110,7 +110,7 @@ fn a_value_that_is_none_is_told_with_its_place_key_and_range() {
         ),
         (
             "queue: 1.5",
-            "execution.queue is \"1.5\", must be 0 to 65536",
+            "execution.queue is \"1.5\" (no whole number), must be 0 to 65536",
         ),
         (
             "stdout_limit: 0",
@@ -118,7 +118,7 @@ fn a_value_that_is_none_is_told_with_its_place_key_and_range() {
         ),
         (
             "tmp_size: 1x",
-            "execution.tmp_size is \"1x\", must be 1m to 1t",
+            "execution.tmp_size is \"1x\" (no size such as 512m), must be 1m to 1t",
         ),
         (
             "output_stop: 1",
@@ -143,7 +143,7 @@ fn a_value_that_is_none_is_told_with_its_place_key_and_range() {
         ),
         (
             "max_timeout: 10",
-            "execution.max_timeout is \"10\", must be at least the default, 300 s",
+            "execution.max_timeout is \"10\", must be at least the default (default_timeout), 300 s",
         ),
         ("pids: [1]", "a list; every setting has one value"),
         (
@@ -158,7 +158,7 @@ fn a_value_that_is_none_is_told_with_its_place_key_and_range() {
     }
     assert_eq!(
         refused("f.toml", "[execution]\npids = 0x4\n", &[]),
-        "f.toml:2: execution.pids is \"0x4\", must be 8 to 32768"
+        "f.toml:2: execution.pids is \"0x4\" (no whole number), must be 8 to 32768"
     );
     assert_eq!(
         refused(
@@ -166,7 +166,7 @@ fn a_value_that_is_none_is_told_with_its_place_key_and_range() {
             "",
             &[("MCP_FORGE_EXECUTION__DEFAULT_TIMEOUT", "abc")]
         ),
-        "MCP_FORGE_EXECUTION__DEFAULT_TIMEOUT: execution.default_timeout is \"abc\", \
+        "MCP_FORGE_EXECUTION__DEFAULT_TIMEOUT: execution.default_timeout is \"abc\" (no whole number), \
          must be 1 to 604800 whole seconds"
     );
     assert_eq!(
@@ -175,7 +175,7 @@ fn a_value_that_is_none_is_told_with_its_place_key_and_range() {
     );
     assert_eq!(
         refused("f.yaml", "execution: {default_memory: 4g}", &[]),
-        "execution.max_memory is 2g (not set), must be at least the default, 4g"
+        "execution.max_memory is 2g (not set), must be at least the default (default_memory), 4g"
     );
 }
 

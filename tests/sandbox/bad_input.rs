@@ -233,7 +233,7 @@ fn a_configuration_that_cannot_be_used_is_told_and_starts_nothing() {
         (
             config,
             text(&file),
-            "forge.yaml:2: execution.pids is \"many\", must be 8 to 32768",
+            "forge.yaml:2: execution.pids is \"many\" (no whole number), must be 8 to 32768",
         ),
         (
             config,

@@ -217,7 +217,7 @@ fn the_exit_status_tells_how_it_ended() {
         (
             &["-c", "1", "--input", "a=/dev/zero"],
             125,
-            "files of 4194305 bytes together exceed the maximum of 4m",
+            "the files exceed the maximum of 16m together",
         ),
         (
             &["-c", "1", "--save-files", "/dev/null"],

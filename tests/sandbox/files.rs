@@ -201,7 +201,7 @@ fn files_that_cannot_be_placed_are_refused_and_nothing_runs() {
         (
             json!([{"path": "a", "text": kept}, {"path": "b", "text": kept}]),
             "limit_exceeded",
-            "files of 6291456 bytes together exceed the maximum of 4m".to_owned(),
+            "the files exceed the maximum of 16m together".to_owned(),
         ),
         (
             Value::Array((0..101).map(|n| text(&n.to_string())).collect()),

@@ -35,6 +35,7 @@ struct Presentation {
     article: &'static str,
     name: &'static str,
     value: &'static str,
+    show: &'static str,
 }
 
 fn presentation(language: Language) -> Option<Presentation> {
@@ -45,6 +46,7 @@ fn presentation(language: Language) -> Option<Presentation> {
             article: "a",
             name: "Python 3",
             value: "the value of the last line if that is an expression",
+            show: "plt.show()",
         }),
         Language::R => Some(Presentation {
             tool: "execute_r",
@@ -52,6 +54,7 @@ fn presentation(language: Language) -> Option<Presentation> {
             article: "an",
             name: "R",
             value: "the visible value of the last expression",
+            show: "without png() and dev.off()",
         }),
         // A language without a tool of its own yet.
         _ => None,
@@ -64,9 +67,12 @@ fn execute(language: Language, bounds: &ArgumentBounds) -> Option<LanguageTool> 
         "Runs {article} {name} program in a fresh, isolated sandbox and returns its standard output and \
          standard error, {value}, its plots as pictures, and the error with its traceback if it \
          failed. No variables or processes are kept between calls, so each program must be \
-         complete in itself. There is no network and no access to the user's files; only /tmp and \
-         /workspace are writable, and both are empty but for `files`. Files left in /workspace are \
-         listed in the result and can be read as resources. Print what you want to see.",
+         complete in itself. There is no network, so no package can be installed, and no access to \
+         the user's files; only /tmp and the working directory /workspace are writable, and both \
+         are empty but for `files`. Files left in /workspace are listed in the result, can be read \
+         as resources and given to a later call. Print what you want to see, and show plots \
+         ({show}) rather than save them.",
+        show = shown.show,
         article = shown.article,
         name = shown.name,
         value = shown.value,

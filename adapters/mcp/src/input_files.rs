@@ -58,9 +58,20 @@ fn one((index, item): (usize, Value)) -> Result<Source, Fault> {
     let contents = [string("text")?, string("base64")?, string("uri")?];
     if let Some(name) = unknown(&members) {
         let message = format!("`files[{index}]` has the unknown member `{name}`");
-        return Err(fault(message, format!("leave `{name}` out")));
+        let meant = match name.as_str() {
+            "content" | "contents" | "data" => "`text`",
+            "name" | "filename" | "file" => "`path`",
+            "url" => "`uri`",
+            _ => return Err(fault(message, format!("leave `{name}` out"))),
+        };
+        return Err(fault(message, format!("did you mean {meant}?")));
     }
-    let Some(path) = path else {
+    // What a program calls it.
+    let below = path.map(|path| match path.strip_prefix("/workspace/") {
+        Some(below) => below.to_owned(),
+        None => path,
+    });
+    let Some(path) = below else {
         let message = format!("`files[{index}].path` is missing");
         return Err(fault(
             message,

@@ -126,7 +126,9 @@ impl RunTool {
             .keys()
             .find(|name| !known.contains(&name.as_str()))
         {
-            return Err(Fault::unknown(self.name(), name, None, known));
+            let meant = matches!(name.as_str(), "id" | "run" | "runId").then_some("run_id");
+            let meant = meant.filter(|meant| known.contains(meant));
+            return Err(Fault::unknown(self.name(), name, meant, known));
         }
         let mut run_id = || {
             text(
@@ -165,7 +167,7 @@ impl RunTool {
             Self::List => return Ok(list(runs).await),
         };
         Ok(match told {
-            Ok(status) => tool_result::status(&status, bounds),
+            Ok(status) => tool_result::status(&status, bounds, runs).await,
             Err(refusal) => tool_result::refused(&refusal),
         })
     }

@@ -21,6 +21,7 @@ use rmcp::model::{
 };
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Map, Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -40,6 +41,12 @@ use crate::{arguments, resources, tool_result, uri, wire};
 /// Longest client name, characters.
 const NAME_CHARS: usize = 128;
 
+/// Bytes that files of earlier runs are counted by.
+const FETCH_UNIT: u64 = 4096;
+
+/// Room for them: 64 MiB.
+const FETCHED_UNITS: u32 = (64 << 20) / 4096;
+
 /// Where `_meta` of a call has the caller's own correlation id.
 const CORRELATION_ID: &str = "correlationId";
 
@@ -47,7 +54,7 @@ const CORRELATION_ID: &str = "correlationId";
 const INSTRUCTIONS: &str = "Runs programs in isolated sandboxes with limits on time, memory, CPU \
     and output. Use it to calculate, to analyse data, or to try code out. Each call is a fresh \
     sandbox without network and without the user's files, so send complete programs and print \
-    what you need. When a call fails, its last line says why and what to do next.";
+    what you need. When a call fails, its text says why and what to do next.";
 
 /// The MCP server. Clones share everything but their calls in flight.
 #[derive(Clone)]
@@ -62,6 +69,8 @@ struct Core {
     settings: McpSettings,
     tools: Vec<LanguageTool>,
     run_tools: Vec<Tool>,
+    /// Room for files that calls take from earlier runs.
+    fetched: Arc<Semaphore>,
 }
 
 impl McpServer {
@@ -80,6 +89,7 @@ impl McpServer {
                 settings,
                 tools,
                 run_tools: run_tools::tools(),
+                fetched: Arc::new(Semaphore::new(FETCHED_UNITS as usize)),
             }),
             calls: TaskTracker::new(),
         }
@@ -135,10 +145,12 @@ impl McpServer {
             Err(fault) => return self.refuse(fault, context).await,
         };
         let mut request = call.request;
-        request.files = match self.files(call.files).await {
+        // Held until the core has the request, or for the whole call where it is waited for.
+        let (files, _fetched) = match self.files(call.files, context).await {
             Ok(files) => files,
             Err(fault) => return self.refuse(fault, context).await,
         };
+        request.files = files;
         request.correlation_id = correlation_id.clone();
         request.idempotency_key = idempotency_key;
         request.client = client(context);
@@ -149,7 +161,7 @@ impl McpServer {
             };
         }
         match self.run(request, context).await {
-            Some(Ok(outcome)) => tool_result::ended(&outcome, bounds),
+            Some(Ok(outcome)) => tool_result::ended(&outcome, bounds, &*self.core.runs).await,
             Some(Err(refusal)) => tool_result::refused(&refusal),
             None => {
                 let fault = Fault {
@@ -164,11 +176,32 @@ impl McpServer {
         }
     }
 
-    /// Fetches the contents of files that are parts of earlier runs.
-    async fn files(&self, sources: Vec<Source>) -> Result<Vec<InputFile>, Fault> {
+    /// Fetches the contents of files that are parts of earlier runs, as soon as there is room for
+    /// as many as a call may have.
+    async fn files(
+        &self,
+        sources: Vec<Source>,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<(Vec<InputFile>, Option<OwnedSemaphorePermit>), Fault> {
         let mut files = Vec::new();
         // One byte more than allowed: the core says that it is too much.
-        let mut room = self.core.settings.bounds.max_file_bytes + 1;
+        let most = self.core.settings.bounds.max_file_bytes + 1;
+        let mut room = most;
+        let fetches = sources
+            .iter()
+            .any(|source| matches!(source, Source::Part { .. }));
+        let mut fetched = None;
+        if fetches {
+            let units = u32::try_from(most.div_ceil(FETCH_UNIT)).unwrap_or(u32::MAX);
+            let room = Arc::clone(&self.core.fetched);
+            let room = room.acquire_many_owned(units.min(FETCHED_UNITS));
+            // Who cancelled gets no answer.
+            fetched = context
+                .ct
+                .run_until_cancelled(room)
+                .await
+                .and_then(Result::ok);
+        }
         for source in sources {
             let file = match source {
                 Source::Given(file) => file,
@@ -196,7 +229,12 @@ impl McpServer {
             room = room.saturating_sub(file.data.len() as u64);
             files.push(file);
         }
-        Ok(files)
+        if let Some(held) = &mut fetched {
+            let used = (most - room).div_ceil(FETCH_UNIT);
+            let used = usize::try_from(used).unwrap_or(usize::MAX);
+            drop(held.split(held.num_permits().saturating_sub(used)));
+        }
+        Ok((files, fetched))
     }
 
     /// Refuses a call that does not reach the core; it only takes note of that.

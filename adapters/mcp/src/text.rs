@@ -4,8 +4,8 @@
 //! It is a view of the structured content, which alone is complete and exact.
 
 use mcp_forge_ports::vocabulary::{
-    EndedBy, ExecutionOutcome, Language, OutputBlock, OutputStream, Picture, Refusal, RunState,
-    RunStatus,
+    EndedBy, ExecutionOutcome, Language, OutputBlock, OutputStream, Picture, ProgramError, Refusal,
+    ResourceLimits, RunState, RunStatus,
 };
 
 use crate::one_line::one_line;
@@ -226,19 +226,23 @@ fn files(outcome: &ExecutionOutcome) -> String {
 
 /// The text of a run that goes on.
 pub(crate) fn status(status: &RunStatus) -> String {
-    let id = &status.run_id;
+    let (id, language) = (&status.run_id, status.language);
     let age = status.age.as_secs();
     match (&status.answer, status.state) {
         (Some(Err(refusal)), _) => self::refusal(refusal),
-        (Some(Ok(outcome)), _) => format!("run {id} has ended: {}", outcome.ended_by.as_str()),
-        (None, RunState::Queued { position }) => {
-            format!("run {id} waits for {age} s, number {position} in the queue")
+        (Some(Ok(outcome)), _) => {
+            let ended_by = outcome.ended_by.as_str();
+            format!("run {id} ({language}) has ended after {age} s: {ended_by}")
         }
-        (None, RunState::Starting) => format!("run {id} is starting"),
+        (None, RunState::Queued { position }) => {
+            format!("run {id} ({language}) has waited for {age} s, number {position} in the queue")
+        }
+        (None, RunState::Starting) => format!("run {id} ({language}) is starting"),
         (None, _) => {
             let line = status.newest_line.as_ref();
             let line = line.map(|line| format!(", last line: {line}"));
-            format!("run {id} goes on for {age} s{}", line.unwrap_or_default())
+            let line = line.unwrap_or_default();
+            format!("run {id} ({language}) has been going on for {age} s{line}")
         }
     }
 }
@@ -250,7 +254,11 @@ pub(crate) fn refusal(refusal: &Refusal) -> String {
         text.push_str("\nhint: ");
         text.push_str(&refusal.hint);
     }
-    if let Some(allowed) = &refusal.allowed {
+    if let Some(allowed) = refusal
+        .allowed
+        .as_ref()
+        .filter(|allowed| !allowed.is_empty())
+    {
         text.push_str("\nallowed: ");
         text.push_str(allowed);
     }
@@ -305,7 +313,7 @@ fn ending(outcome: &ExecutionOutcome, bounds: &ArgumentBounds) -> Option<String>
     let limits = &outcome.limits.requested;
     Some(match outcome.ended_by {
         EndedBy::Completed => return None,
-        EndedBy::Error => failure(outcome),
+        EndedBy::Error => failure(outcome, limits),
         EndedBy::Timeout => {
             let seconds = limits.timeout.as_secs();
             let next = if seconds < bounds.max_timeout_s {
@@ -345,19 +353,61 @@ fn ending(outcome: &ExecutionOutcome, bounds: &ArgumentBounds) -> Option<String>
     })
 }
 
-fn failure(outcome: &ExecutionOutcome) -> String {
+fn failure(outcome: &ExecutionOutcome, limits: &ResourceLimits) -> String {
     let what = match (&outcome.error, outcome.exit_code) {
         (Some(error), _) => format!("Failed: {}.", error.name),
         (None, Some(status)) => format!("Failed: exit status {status}."),
         (None, None) => "Failed.".to_owned(),
     };
-    let next = match outcome.error.as_ref().map(|error| error.name.as_str()) {
-        Some("ModuleNotFoundError" | "packageNotFoundError") => {
-            "Packages cannot be installed here, for there is no network: use those that there are."
-        }
-        _ => "Correct the program and run it again.",
-    };
+    let next = outcome
+        .error
+        .as_ref()
+        .and_then(|error| remedy(error, limits));
+    let next = next.unwrap_or_else(|| "Correct the program and run it again.".to_owned());
     format!("{what} {next}")
+}
+
+/// What helps against an error that comes of where the program runs, as far as its name or its
+/// words tell.
+fn remedy(error: &ProgramError, limits: &ResourceLimits) -> Option<String> {
+    let (name, message) = (error.name.as_str(), error.message.as_str());
+    Some(match name {
+        "ModuleNotFoundError" | "packageNotFoundError" => {
+            "Packages cannot be installed here, for there is no network: use those that there are."
+                .to_owned()
+        }
+        "URLError"
+        | "gaierror"
+        | "ConnectionError"
+        | "ConnectError"
+        | "ConnectionRefusedError"
+        | "NameResolutionError"
+        | "ClientConnectorError" => {
+            "There is no network here: give data to the program with `files`.".to_owned()
+        }
+        "FileNotFoundError" => "Only files of `files` are in the working directory, /workspace; \
+                                the user's files are not here."
+            .to_owned(),
+        "OSError" if message.contains("[Errno 28]") => format!(
+            "The space is limited: /workspace has {}, /tmp {}.",
+            size(limits.workspace_bytes),
+            size(limits.tmp_bytes)
+        ),
+        "OSError" if message.contains("[Errno 24]") => format!(
+            "Close files: at most {} may be open at once in a process.",
+            limits.descriptors
+        ),
+        "SyntaxError" if is_ipython(&error.traceback) => {
+            "This is plain Python: leave out IPython's `!` and `%` lines.".to_owned()
+        }
+        _ => return None,
+    })
+}
+
+/// Whether the line that a syntax error shows is a shell command or a magic of IPython.
+fn is_ipython(traceback: &str) -> bool {
+    let mut lines = traceback.lines().map(str::trim_start);
+    lines.any(|line| line.starts_with(['!', '%']))
 }
 
 /// A size in the largest unit that divides it.

@@ -60,21 +60,29 @@ fn ending(
             _ => return None,
         },
         EndedBy::Timeout => format!(
-            "was stopped: time limit of {} s reached (--timeout, at most {})",
+            "was stopped: time limit of {} s reached ({})",
             limits.timeout.as_secs(),
-            policy.limits.max_timeout.as_secs()
+            match policy.limits.max_timeout {
+                most if most > limits.timeout => format!("--timeout, at most {}", most.as_secs()),
+                _ => "setting execution.max_timeout".to_owned(),
+            }
         ),
         EndedBy::Oom => format!(
-            "was killed: memory limit of {} reached (--memory, at most {})",
+            "was killed: memory limit of {} reached ({})",
             in_words(limits.memory_bytes),
-            format_byte_size(policy.limits.max_memory)
+            match policy.limits.max_memory {
+                most if most > limits.memory_bytes => {
+                    format!("--memory, at most {}", format_byte_size(most))
+                }
+                _ => "setting execution.max_memory".to_owned(),
+            }
         ),
         EndedBy::Pids => format!(
-            "failed: limit of {} processes and threads reached",
+            "failed: limit of {} processes and threads reached (setting execution.pids)",
             limits.pids
         ),
         EndedBy::OutputLimit => format!(
-            "was stopped: it wrote more than {}",
+            "was stopped: it wrote more than {} (setting execution.output_stop)",
             in_words(policy.output_stop_bytes)
         ),
         EndedBy::Cancelled => match ended {

@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use mcp_forge_mcp::McpServer;
 use mcp_forge_ports::driving::Runs;
 use mcp_forge_ports::vocabulary::{
-    ExecutionOutcome, Language, OutputFile, Refusal, RunBytes, RunLog, RunPart, RunState, RunStatus,
+    ExecutionOutcome, Language, OutputBlock, OutputFile, Picture, Refusal, RunBytes, RunLog,
+    RunPart, RunState, RunStatus,
 };
 use serde_json::{Value, json};
 
@@ -237,7 +238,10 @@ async fn who_waits_for_a_run_hears_of_it() {
     };
     // The pace of the test is 50 ms.
     assert_eq!(messages.len(), 19);
-    assert_eq!(messages[0], "run run-2 goes on for 7 s, last line: 50%");
+    assert_eq!(
+        messages[0],
+        "run run-2 (python) has been going on for 7 s, last line: 50%"
+    );
     assert_eq!(answer["result"]["structuredContent"]["state"], "running");
     // The control: who did not ask hears nothing.
     let id = client.start("tools/call", call(json!({}))).await;
@@ -337,4 +341,79 @@ async fn a_long_list_comes_in_pages() {
         .request("resources/list", json!({"cursor": "5000"}))
         .await;
     assert_eq!(beyond["result"]["resources"], json!([]));
+}
+
+/// A run that left pictures, of which each holds its own name.
+struct Pictures(Vec<OutputBlock>);
+
+#[async_trait]
+impl Runs for Pictures {
+    async fn get(&self, _: &str, _: Duration) -> Result<RunStatus, Refusal> {
+        let file = |path: &str, size: u64| OutputFile {
+            path: path.to_owned(),
+            size,
+            mime_type: format!("image/{}", path.split_once('.').unwrap().1),
+            kept: size < 10 << 20,
+        };
+        let outcome = ExecutionOutcome {
+            files: vec![
+                file("big.png", (3 << 20) + 1),
+                file("drawing.svg+xml", 9),
+                file("huge.png", 10 << 20),
+                file("lie.png", 9),
+                file("one.png", 9),
+                file("two.jpeg", 9),
+            ],
+            blocks: self.0.clone(),
+            ..completed()
+        };
+        let answer = Some(Ok(Arc::new(outcome)));
+        Ok(RunStatus {
+            answer,
+            ..status("run-1")
+        })
+    }
+
+    async fn list(&self) -> Vec<RunStatus> {
+        unreachable!()
+    }
+
+    async fn cancel(&self, _: &str) -> Result<RunStatus, Refusal> {
+        unreachable!()
+    }
+
+    async fn read(&self, _: &str, part: RunPart, _: Range<u64>) -> Result<RunBytes, Refusal> {
+        let data = match part {
+            RunPart::File(path) if path.ends_with(".jpeg") => b"\xff\xd8\xff".to_vec(),
+            RunPart::File(path) if path == "lie.png" => b"<html>".to_vec(),
+            _ => b"\x89PNG\r\n\x1a\n".to_vec(),
+        };
+        Ok(RunBytes {
+            mime_type: String::new(),
+            total: 9,
+            data,
+        })
+    }
+}
+
+#[tokio::test]
+async fn pictures_that_were_saved_and_not_shown_are_shown() {
+    let images = async |blocks| {
+        let (mut client, _) = client(Arc::new(Pictures(blocks))).await;
+        let result = call(&mut client, "get_run", json!({"run_id": "run-1"})).await;
+        let content = result["content"].as_array().unwrap().clone();
+        let types = content.iter().filter(|block| block["type"] == "image");
+        types
+            .map(|block| block["mimeType"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(images(Vec::new()).await, ["image/png", "image/jpeg"]);
+    let shown = OutputBlock::Image {
+        picture: Picture {
+            mime_type: "image/gif".to_owned(),
+            data: b"GIF89a"[..].into(),
+        },
+        text: None,
+    };
+    assert_eq!(images(vec![shown]).await, ["image/gif"]);
 }
