@@ -20,9 +20,10 @@ stderr so far, then the frame, then it writes one byte 0x06 to the runner, which
     {"type": "display", "data": {<mime type>: <text, base64 of an image, or any JSON for application/json>}}
 
 The value is that of the last statement when it is an expression; None is no value, and a semicolon after the expression
-suppresses it, as in Jupyter. It or the error is sent when the code has ended: before threads are waited for and before
-atexit functions run, which is when Python prints a traceback. The process ends with the program's exit code, 130 after
-an uncaught KeyboardInterrupt, and 125 when the runner itself failed.
+suppresses it, as in Jupyter. A `__repr__` that raises ends the program with an error. The value or the error is sent
+when the code has ended: before threads are waited for and before atexit functions run, which is when Python prints a
+traceback. The process ends with the program's exit code, 130 after an uncaught KeyboardInterrupt, and 125 when the
+runner itself failed.
 
 Displays are what the program shows (matplotlib's figures, `display(object)`, a value with rich forms): see display.py,
 which is read from beside this file when something rich happens. All of them ask to be acknowledged, so that their place
@@ -282,7 +283,7 @@ def _json(value, depth, budget):
 
 
 def _text(value):
-    """What repr gives. `__repr__` is the program's: anything but an Exception from it ends the program."""
+    """What repr gives, for what is shown: a `__repr__` that raises an Exception takes nothing else away."""
     try:
         return repr(value)
     except Exception as error:
@@ -290,8 +291,8 @@ def _text(value):
 
 
 def _describe(value):
-    """The fields of a value frame."""
-    text = _text(value)
+    """The fields of a value frame. What `__repr__` raises ends the program, as at Python's prompt."""
+    text = repr(value)
     try:
         encoded = _json(value, 0, [MAX_JSON + 1]).encode()  # fails on lone surrogates
     except (ValueError, MemoryError, RuntimeError):  # RuntimeError: a thread changes a dict meanwhile

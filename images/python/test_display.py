@@ -245,6 +245,13 @@ class Protocol(DisplayCase):
         result = run(FORMS + "class D(dict): _repr_html_ = lambda self: '<b>'\nForm(html='<b>')")
         self.assertEqual(result.frames[-1], {"type": "value", "repr": "a form"})
 
+    def test_raising_repr(self):
+        code = FORMS + "class X(Form):\n    def __repr__(self): raise ValueError('no')\n"
+        text = "<X object: repr raised ValueError: no>"
+        self.assertEqual(self.shown(code + "display(X())", out=text + "\n"), [])
+        self.assertEqual(self.shown(code + "display(X(html='<b>'))"), [{"text/html": "<b>", "text/plain": text}])
+        self.assertEqual(self.shown(code + "X(html='<b>')", code_=1, other=["error"]), [{"text/html": "<b>"}])
+
     def test_text_is_printed(self):
         self.check(FORMS + "display(5, 'x', [1], None, Form(), int); display()",
                    out="5\n'x'\n[1]\nNone\na form\n<class 'int'>\n")
