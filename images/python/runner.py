@@ -25,6 +25,12 @@ when the code has ended: before threads are waited for and before atexit functio
 traceback. The process ends with the program's exit code, 130 after an uncaught KeyboardInterrupt, and 125 when the
 runner itself failed.
 
+JSON carries values of the built-in types that it has, and of numpy and pandas what holds up to 1000 of them (beyond
+that their own printing summarises): a numpy scalar, an array of one or two dimensions as lists, a Series as list, a
+DataFrame as list of records, that is one object to a row. Labels of rows other than 0, 1, 2, ... make a Series an
+object and precede the columns of a DataFrame, under the name that `reset_index` gives them. What holds anything that
+JSON has not (NaN, NaT, NA, infinity, a date, a label of a column that is no text) and all subclasses have no JSON.
+
 Displays are what the program shows (matplotlib's figures, `display(object)`, a value with rich forms): see display.py,
 which is read from beside this file when something rich happens. All of them ask to be acknowledged, so that their place
 in the output is exact, and they precede the value or the error; only threads and atexit functions can send any later.
@@ -75,6 +81,7 @@ MAX_TRACEBACK = 256 * KIB
 MAX_MESSAGE = 64 * KIB
 MAX_DEPTH = 64
 MAX_CHAIN = 200  # exceptions
+MAX_CELLS = 1000  # of an array or a data frame as JSON
 NO_STDIN = "no standard input: pass the text as `stdin`"
 ONLY_AST = 0x400  # ast.PyCF_ONLY_AST
 ACKNOWLEDGE = 1 << 31
@@ -84,6 +91,9 @@ _PLAIN = frozenset(map(id, (int, str, float, bool, list, tuple, dict, bytes, set
 
 _OWN_DIRECTORY = __file__.rpartition("/")[0]
 _standard_path = []  # sys.path of the standard library alone
+_NUMPY_SCALARS = frozenset((
+    "bool", "bool_", "int8", "int16", "int32", "int64", "longlong", "uint8", "uint16", "uint32", "uint64", "ulonglong",
+    "float16", "float32", "float64", "str_"))
 
 
 # -- the channel to the agent ------------------------------------------------------------------------------------------
@@ -254,7 +264,10 @@ def _bounded(text, limit):
 
 
 def _json(value, depth, budget):
-    """JSON of a value that it can carry without loss; ValueError for all others. Runs none of the program's code."""
+    """JSON of a value that it can carry without loss; ValueError for all others. Runs none of the program's code.
+
+    But for what the program has put into pandas, an index class of its own say: such code fails without consequence.
+    """
     kind = type(value)
     cost = 3
     if kind is dict and depth < MAX_DEPTH:
@@ -273,13 +286,51 @@ def _json(value, depth, budget):
         elif value is None or kind is bool:
             text = "null" if value is None else "true" if value else "false"
         else:
-            raise ValueError("not JSON")
+            return _json(_from_library(value, kind), depth, budget)
         cost = len(text) + 1
     # What is shared is charged each time: this ends structures that are small in memory and huge as text.
     budget[0] -= cost
     if budget[0] < 0:
         raise ValueError("too big")
     return text
+
+
+def _from_library(value, kind):
+    """The contents of a small value of numpy or pandas in built-in types; ValueError for all others."""
+    name = _name_of(kind)
+    try:
+        for library, convert in ("numpy", _from_numpy), ("pandas", _from_pandas):
+            # That class itself, and none of the program's that is called so.
+            if library in _modules and vars(_modules[library]).get(name) is kind:
+                return convert(value, name)
+    except Exception:  # of what the program has put into it
+        pass
+    raise ValueError("not JSON")
+
+
+def _from_numpy(value, name):
+    if name in _NUMPY_SCALARS:
+        return value.item()
+    if (name != "ndarray" or value.ndim not in (1, 2) or max(value.size, *value.shape) > MAX_CELLS
+            or value.dtype.kind not in "biufUO"):
+        raise ValueError("not JSON")
+    return value.tolist()
+
+
+def _from_pandas(value, name):
+    if name not in ("Series", "DataFrame") or max(value.size, len(value)) > MAX_CELLS:
+        raise ValueError("not JSON")
+    numbered = value.index.name is None and value.index.tolist() == list(range(len(value)))
+    if name == "Series" and numbered:
+        return value.tolist()
+    value = value if name == "Series" or numbered else value.reset_index()
+    labels = value.index if name == "Series" else value.columns
+    if not labels.is_unique or len(value) and not len(labels):
+        raise ValueError("not JSON")
+    if name == "Series":
+        return dict(zip(labels.tolist(), value.tolist()))
+    columns = [value.iloc[:, place].tolist() for place in range(len(labels))]
+    return [dict(zip(labels.tolist(), row)) for row in zip(*columns)]
 
 
 def _text(value):
