@@ -11,6 +11,8 @@ Protocol on that descriptor. Agent to runner, exactly one job (integers big-endi
 
     u8 flags (bit 0: stdin was given) | u32 length of name | name | u32 length of code | code
 
+The name is that of the program's file, which becomes its `__file__`, or one in angle brackets: then it has none.
+
 Runner to agent, any number of frames, each `u32 header | JSON in UTF-8`. Bits 0 to 30 of the header are the length, at
 most 4 MiB. Bit 31 asks for an acknowledgement: the agent passes on all that the program has written to stdout and
 stderr so far, then the frame, then it writes one byte 0x06 to the runner, which has waited for it. The frames are:
@@ -757,7 +759,8 @@ class _Program:
 
         def get_preparation_data(name):
             data = prepare(name)
-            if "init_main_from_name" not in data and "init_main_from_path" not in data:
+            file = getattr(_modules["__main__"], "__file__", None)
+            if "init_main_from_name" not in data and (file is None or file == self.name):  # no file is there
                 if self.file is None:
                     self.file = posix.memfd_create("main")
                     write(self.file, self.source.encode())
@@ -828,6 +831,8 @@ def _execute(program):
     """Runs the code and reports its value or exception; returns the exit code."""
     module = _Module("__main__")
     module.__loader__, module.__builtins__ = _modules["__main__"].__loader__, builtins
+    if (program.name[:1], program.name[-1:]) != ("<", ">"):
+        module.__file__ = program.name
     _modules["__main__"] = module
     space = vars(module)
     try:

@@ -805,8 +805,8 @@ class Processes(Case):
         self.assertEqual((result.out, result.only("value")["json"]), ("late\n", 5))
 
     def test_multiprocessing(self):
-        for method in "fork", "spawn", "forkserver":
-            with self.subTest(method):
+        for method, name in ("fork", "<c>"), ("spawn", "<c>"), ("spawn", "prog.py"), ("forkserver", "dir/prog.py"):
+            with self.subTest(method, name=name):
                 result = run("""
                     import multiprocessing
                     def square(x):
@@ -814,7 +814,7 @@ class Processes(Case):
                     if __name__ == '__main__':
                         with multiprocessing.get_context(%r).Pool(2) as pool:
                             print(pool.map(square, range(5)))
-                    """ % method)
+                    """ % method, name=name)
                 self.assertEqual((result.out, result.err, result.code, result.frames), (
                     "[0, 1, 4, 9, 16]\n", "", 0, []))
 
@@ -905,10 +905,20 @@ class MainModule(Case):
     def test_names(self):
         result = run("print(sorted(globals()))\nimport sys\n"
                      "print(sys.argv, vars(sys.modules['__main__']) is globals(), "
-                     "__name__, __doc__, __builtins__, 'runner' in sys.modules)", name="prog.py")
+                     "__name__, __doc__, __builtins__, 'runner' in sys.modules)", name="<prog>")
         lines = result.out.splitlines()
         self.assertEqual(lines[0], "['__builtins__', '__doc__', '__loader__', '__name__', '__package__', '__spec__']")
-        self.assertEqual(lines[1], "['prog.py'] True __main__ None <module 'builtins' (built-in)> False")
+        self.assertEqual(lines[1], "['<prog>'] True __main__ None <module 'builtins' (built-in)> False")
+
+    def test_file(self):
+        self.check("import sys\nprint(__file__, sys.argv)", out="dir/prog.py ['dir/prog.py']\n", name="dir/prog.py")
+        self.assertEqual(self.error("__file__")["name"], "NameError")
+        self.check("""
+            import inspect
+            from pathlib import Path
+            class C: pass
+            print(inspect.getsource(C), Path(__file__).resolve().parent == Path.cwd())""", name="prog.py",
+                   out="class C: pass\n True\n")
 
     def test_docstring_and_future(self):
         self.check("'''doc'''\nprint(__doc__)", out="doc\n")
