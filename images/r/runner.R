@@ -44,6 +44,7 @@
 #
 # - from Rscript: all is parsed before anything runs. on.exit expressions run after an error. An error ends the program
 #   also when options(error = ) is set, after that was run. Warnings are never deferred. readline() reads stdin.
+# - from both: options(max.print = 1000), not 99999; the program may set another.
 # - without stdin, readline(), browser(), debug() and debugonce() are errors. menu() is one always, as in Rscript.
 # - from evaluate and IRkernel: a page is sent when it is finished, that is when the next one begins, its device is
 #   closed or the program ends; never as a snapshot, so that none is sent twice or half-drawn. The page comes before
@@ -64,6 +65,7 @@ MAX_IMAGE <- 2969L * KIB  # 2.9 MiB, base64 of which fits a frame
 MAX_ITEMS <- 1e5
 MAX_DEPTH <- 64L
 MAX_FRAMES <- 40L
+MAX_PRINT <- 1000L  # elements of a value; R's 99,999 are more than anybody reads
 NO_STDIN <- "no standard input: pass the text as `stdin`"
 NO_DEBUGGER <- "no standard input for the debugger: pass its commands as `stdin`"
 
@@ -623,7 +625,7 @@ prepare <- function() {
     redefine(".First.sys", function() .Internal(quit("no", 125L, FALSE)))
     load_utils()
     first()
-    options(device = device, menu.graphics = FALSE, keep.source = TRUE)
+    options(device = device, menu.graphics = FALSE, keep.source = TRUE, max.print = MAX_PRINT)
     set_up_quit()
     setHook("plot.new", function(...) send_pages())
     setHook("grid.newpage", function(...) send_pages())

@@ -435,11 +435,19 @@ class Values(Case):
         self.check("print.foo <- function(x, ...) invisible(x)\nstructure(1, class = 'foo')")
 
     def test_long_values_are_cut(self):
-        frame = self.value('rep(strrep("é", 30), 20000)')
+        frame = self.value('options(max.print = 1e6)\nrep(strrep("é", 30), 20000)')
         self.assertLessEqual(len(frame["repr"].encode()), MIB)
         self.assertIn("bytes left out", frame["repr"])
         self.assertNotIn("json", frame)
         self.no_json('strrep("a", 2e6)')
+
+    def test_printing_ends_early_and_says_so(self):
+        frame = self.value("data.frame(a = 1:10000, b = 1)")
+        self.assertIn('"max.print") -- omitted 9500 rows ]', frame["repr"])
+        self.assertLess(len(frame["repr"]), 10000)
+        self.assertTrue(run("print(1:2000)").out.endswith("omitted 1000 entries ]\n"))
+        frame = self.value("options(max.print = 1e5)\ndata.frame(a = 1:10000)")
+        self.assertEqual(len(frame["repr"].splitlines()), 10001)
 
     def test_messages_while_printing(self):
         self.check("print.foo <- function(x, ...) {message('m'); warning('w'); cat('foo\\n')}\n"
