@@ -391,6 +391,18 @@ class Values(Case):
             with self.subTest(code):
                 self.no_json(code)
 
+    def test_json_that_the_agent_would_drop_is_not_made(self):
+        for template, last in (("1:%d", 49999), ("setNames(1:%d, paste0('n', 1:%d))", 24999),
+                               ("data.frame(a = 1:%d)", 16666), ("data.frame(a = 1:%d, row.names = paste(1:%d))", 9999),
+                               ("list(1:30000, 1:%d)", 19997), ("rep(list(list()), %d)", 24999)):
+            with self.subTest(template):
+                code = "options(max.print = 10)\n" + template
+                text = json.dumps(self.value(code.replace("%d", str(last)))["json"])
+                # As the agent counts; there are none of these characters in the texts.
+                nodes = 1 + sum(map(text.count, "[{,:"))
+                self.assertTrue(49990 < nodes <= 50000, nodes)
+                self.no_json(code.replace("%d", str(last + 1)))
+
     def test_repr_is_what_printing_gives(self):
         self.assertEqual(self.value("list(a = 1, 2)")["repr"], "$a\n[1] 1\n\n[[2]]\n[1] 2\n")
         self.assertEqual(self.value("factor('a')")["repr"], "[1] a\nLevels: a")
