@@ -11,6 +11,8 @@ Protocol on that descriptor. Agent to runner, exactly one job (integers big-endi
 
     u8 flags (bit 0: stdin was given) | u32 length of name | name | u32 length of code | code
 
+The name is that of the program's file, which becomes its `__file__`, or one in angle brackets: then it has none.
+
 Runner to agent, any number of frames, each `u32 header | JSON in UTF-8`. Bits 0 to 30 of the header are the length, at
 most 4 MiB. Bit 31 asks for an acknowledgement: the agent passes on all that the program has written to stdout and
 stderr so far, then the frame, then it writes one byte 0x06 to the runner, which has waited for it. The frames are:
@@ -20,9 +22,16 @@ stderr so far, then the frame, then it writes one byte 0x06 to the runner, which
     {"type": "display", "data": {<mime type>: <text, base64 of an image, or any JSON for application/json>}}
 
 The value is that of the last statement when it is an expression; None is no value, and a semicolon after the expression
-suppresses it, as in Jupyter. It or the error is sent when the code has ended: before threads are waited for and before
-atexit functions run, which is when Python prints a traceback. The process ends with the program's exit code, 130 after
-an uncaught KeyboardInterrupt, and 125 when the runner itself failed.
+suppresses it, as in Jupyter. A `__repr__` that raises ends the program with an error. The value or the error is sent
+when the code has ended: before threads are waited for and before atexit functions run, which is when Python prints a
+traceback. The process ends with the program's exit code, 130 after an uncaught KeyboardInterrupt, and 125 when the
+runner itself failed.
+
+JSON carries values of the built-in types that it has, and of numpy and pandas what holds up to 1000 of them (beyond
+that their own printing summarises): a numpy scalar, an array of one or two dimensions as lists, a Series as list, a
+DataFrame as list of records, that is one object to a row. Labels of rows other than 0, 1, 2, ... make a Series an
+object and precede the columns of a DataFrame, under the name that `reset_index` gives them. What holds anything that
+JSON has not (NaN, NaT, NA, infinity, a date, a label of a column that is no text) and all subclasses have no JSON.
 
 Displays are what the program shows (matplotlib's figures, `display(object)`, a value with rich forms): see display.py,
 which is read from beside this file when something rich happens. All of them ask to be acknowledged, so that their place
@@ -74,6 +83,7 @@ MAX_TRACEBACK = 256 * KIB
 MAX_MESSAGE = 64 * KIB
 MAX_DEPTH = 64
 MAX_CHAIN = 200  # exceptions
+MAX_CELLS = 1000  # of an array or a data frame as JSON
 NO_STDIN = "no standard input: pass the text as `stdin`"
 ONLY_AST = 0x400  # ast.PyCF_ONLY_AST
 ACKNOWLEDGE = 1 << 31
@@ -83,6 +93,9 @@ _PLAIN = frozenset(map(id, (int, str, float, bool, list, tuple, dict, bytes, set
 
 _OWN_DIRECTORY = __file__.rpartition("/")[0]
 _standard_path = []  # sys.path of the standard library alone
+_NUMPY_SCALARS = frozenset((
+    "bool", "bool_", "int8", "int16", "int32", "int64", "longlong", "uint8", "uint16", "uint32", "uint64", "ulonglong",
+    "float16", "float32", "float64", "str_"))
 
 
 # -- the channel to the agent ------------------------------------------------------------------------------------------
@@ -253,7 +266,10 @@ def _bounded(text, limit):
 
 
 def _json(value, depth, budget):
-    """JSON of a value that it can carry without loss; ValueError for all others. Runs none of the program's code."""
+    """JSON of a value that it can carry without loss; ValueError for all others. Runs none of the program's code.
+
+    But for what the program has put into pandas, an index class of its own say: such code fails without consequence.
+    """
     kind = type(value)
     cost = 3
     if kind is dict and depth < MAX_DEPTH:
@@ -272,7 +288,7 @@ def _json(value, depth, budget):
         elif value is None or kind is bool:
             text = "null" if value is None else "true" if value else "false"
         else:
-            raise ValueError("not JSON")
+            return _json(_from_library(value, kind), depth, budget)
         cost = len(text) + 1
     # What is shared is charged each time: this ends structures that are small in memory and huge as text.
     budget[0] -= cost
@@ -281,8 +297,46 @@ def _json(value, depth, budget):
     return text
 
 
+def _from_library(value, kind):
+    """The contents of a small value of numpy or pandas in built-in types; ValueError for all others."""
+    name = _name_of(kind)
+    try:
+        for library, convert in ("numpy", _from_numpy), ("pandas", _from_pandas):
+            # That class itself, and none of the program's that is called so.
+            if library in _modules and vars(_modules[library]).get(name) is kind:
+                return convert(value, name)
+    except Exception:  # of what the program has put into it
+        pass
+    raise ValueError("not JSON")
+
+
+def _from_numpy(value, name):
+    if name in _NUMPY_SCALARS:
+        return value.item()
+    if (name != "ndarray" or value.ndim not in (1, 2) or max(value.size, *value.shape) > MAX_CELLS
+            or value.dtype.kind not in "biufUO"):
+        raise ValueError("not JSON")
+    return value.tolist()
+
+
+def _from_pandas(value, name):
+    if name not in ("Series", "DataFrame") or max(value.size, len(value)) > MAX_CELLS:
+        raise ValueError("not JSON")
+    numbered = value.index.name is None and value.index.tolist() == list(range(len(value)))
+    if name == "Series" and numbered:
+        return value.tolist()
+    value = value if name == "Series" or numbered else value.reset_index()
+    labels = value.index if name == "Series" else value.columns
+    if not labels.is_unique or len(value) and not len(labels):
+        raise ValueError("not JSON")
+    if name == "Series":
+        return dict(zip(labels.tolist(), value.tolist()))
+    columns = [value.iloc[:, place].tolist() for place in range(len(labels))]
+    return [dict(zip(labels.tolist(), row)) for row in zip(*columns)]
+
+
 def _text(value):
-    """What repr gives. `__repr__` is the program's: anything but an Exception from it ends the program."""
+    """What repr gives, for what is shown: a `__repr__` that raises an Exception takes nothing else away."""
     try:
         return repr(value)
     except Exception as error:
@@ -290,8 +344,8 @@ def _text(value):
 
 
 def _describe(value):
-    """The fields of a value frame."""
-    text = _text(value)
+    """The fields of a value frame. What `__repr__` raises ends the program, as at Python's prompt."""
+    text = repr(value)
     try:
         encoded = _json(value, 0, [MAX_JSON + 1]).encode()  # fails on lone surrogates
     except (ValueError, MemoryError, RuntimeError):  # RuntimeError: a thread changes a dict meanwhile
@@ -705,7 +759,8 @@ class _Program:
 
         def get_preparation_data(name):
             data = prepare(name)
-            if "init_main_from_name" not in data and "init_main_from_path" not in data:
+            file = getattr(_modules["__main__"], "__file__", None)
+            if "init_main_from_name" not in data and (file is None or file == self.name):  # no file is there
                 if self.file is None:
                     self.file = posix.memfd_create("main")
                     write(self.file, self.source.encode())
@@ -776,6 +831,8 @@ def _execute(program):
     """Runs the code and reports its value or exception; returns the exit code."""
     module = _Module("__main__")
     module.__loader__, module.__builtins__ = _modules["__main__"].__loader__, builtins
+    if (program.name[:1], program.name[-1:]) != ("<", ">"):
+        module.__file__ = program.name
     _modules["__main__"] = module
     space = vars(module)
     try:

@@ -8,6 +8,7 @@ skipped where these are missing.
 
 import base64
 import importlib.util
+import json
 import os
 import signal
 import socket
@@ -244,6 +245,13 @@ class Protocol(DisplayCase):
     def test_value_frame_stays(self):
         result = run(FORMS + "class D(dict): _repr_html_ = lambda self: '<b>'\nForm(html='<b>')")
         self.assertEqual(result.frames[-1], {"type": "value", "repr": "a form"})
+
+    def test_raising_repr(self):
+        code = FORMS + "class X(Form):\n    def __repr__(self): raise ValueError('no')\n"
+        text = "<X object: repr raised ValueError: no>"
+        self.assertEqual(self.shown(code + "display(X())", out=text + "\n"), [])
+        self.assertEqual(self.shown(code + "display(X(html='<b>'))"), [{"text/html": "<b>", "text/plain": text}])
+        self.assertEqual(self.shown(code + "X(html='<b>')", code_=1, other=["error"]), [{"text/html": "<b>"}])
 
     def test_text_is_printed(self):
         self.check(FORMS + "display(5, 'x', [1], None, Form(), int); display()",
@@ -562,9 +570,76 @@ class Pandas(DisplayCase):
         self.assertLess(len(self.displays(result, ["value"])[0]["text/html"]), 30000)
         self.assertLess(len(result.frames[-1]["repr"]), 10000)
 
-    def test_series_and_arrays_are_text(self):
-        for code in "pandas.Series([1, 2])", "numpy.arange(5)", "numpy.float64(2.5)":
-            self.assertIn("repr", self.value("import numpy, pandas\n" + code))
+    FRAME = "pandas.DataFrame({'a': [1, 2, 3], 'b': ['x', None, 'z'], 'c': [.5, 1, 2], 'd': [True, False, True]})"
+
+    def json(self, *codes):
+        """JSON of each, as text, in which 1, 1.0 and true differ; None without it. A display has that of values."""
+        show = "".join(["display({'application/json': %s}, raw=True)\n" % code for code in codes])
+        return [json.dumps(data["application/json"]) if "application/json" in data else None
+                for data in self.shown("import numpy, pandas\n" + show)]
+
+    def test_scalars_and_arrays_as_json(self):
+        expected = [
+            ("numpy.float64(2.5)", "2.5"), ("numpy.float32(0.5)", "0.5"), ("numpy.int64(-3)", "-3"),
+            ("numpy.uint64(2**64 - 1)", str(2**64 - 1)), ("numpy.bool_(True)", "true"), ("numpy.str_('x')", '"x"'),
+            ("{'a': [numpy.int8(1), numpy.arange(2)]}", '{"a": [1, [0, 1]]}'),
+            ("numpy.arange(3)", "[0, 1, 2]"), ("numpy.eye(2)", "[[1.0, 0.0], [0.0, 1.0]]"),
+            ("numpy.array(['a', 'é'])", '["a", "\\u00e9"]'), ("numpy.array([True])", "[true]"),
+            ("numpy.array([1, 'a', None, numpy.arange(1)], dtype=object)", '[1, "a", null, [0]]'),
+            ("numpy.zeros((2, 0))", "[[], []]"), ("numpy.arange(3, dtype='>i4')[::-1]", "[2, 1, 0]"),
+            ("numpy.zeros((10, 100), dtype=int).tolist() == numpy.zeros((10, 100), dtype=int)", "[%s]" % ", ".join(
+                ["[%s]" % ", ".join(["true"] * 100)] * 10)),
+        ]
+        self.assertEqual(list(zip(dict(expected), self.json(*dict(expected)))), expected)
+        self.assertEqual(self.value("import numpy\nnumpy.arange(2)"),
+                         {"type": "value", "json": [0, 1], "repr": "array([0, 1])"})
+
+    def test_pandas_as_json(self):
+        first = '{"a": 1, "b": "x", "c": 0.5, "d": true}'
+        expected = [
+            ("pandas.Series([1, 2])", "[1, 2]"), ("pandas.Series([1.5, 2], ['a', 'b'])", '{"a": 1.5, "b": 2.0}'),
+            ("pandas.Series(['u', 'v'], dtype='category')", '["u", "v"]'), ("pandas.Series([], dtype=int)", "[]"),
+            ("pandas.Series([1, 2], dtype='Int64')", "[1, 2]"),
+            ("pandas.Series(['x', 'x']).value_counts()", '{"x": 2}'),
+            (self.FRAME, '[%s, {"a": 2, "b": null, "c": 1.0, "d": false}, {"a": 3, "b": "z", "c": 2.0, "d": true}]'
+             % first),
+            (self.FRAME + "[:1]", "[%s]" % first), (self.FRAME + "[:0]", "[]"),
+            (self.FRAME + ".query('a > 2')[['a']]", '[{"index": 2, "a": 3}]'),
+            (self.FRAME + ".groupby('d')[['a']].sum()", '[{"d": false, "a": 2}, {"d": true, "a": 4}]'),
+            (self.FRAME + ".groupby(['d', 'c']).a.sum().to_frame()[:1]", '[{"d": false, "c": 1.0, "a": 2}]'),
+            ("pandas.DataFrame({'a': [1]}, index=['r'])", '[{"index": "r", "a": 1}]'),
+        ]
+        self.assertEqual(list(zip(dict(expected), self.json(*dict(expected)))), expected)
+
+    def test_what_json_cannot_carry(self):
+        codes = [
+            "numpy.float64('nan')", "numpy.array([1, numpy.inf])", "numpy.datetime64('2026-01-01')",
+            "numpy.complex128(1j)", "numpy.longdouble(1)", "numpy.array([1], dtype='M8[D]')", "numpy.zeros((1, 1, 1))",
+            "numpy.array(1)", "numpy.array([(1, 2)], dtype='i4,i4')", "numpy.arange(1001)", "numpy.zeros((1001, 0))",
+            "numpy.ma.array([1])", "numpy.float64", "(lambda x: x.fill(x) or x)(numpy.empty(1, dtype=object))",
+            "pandas.Series([1, None])", "pandas.Series([1, 2], [5, 6])", "pandas.Series([1, 2], ['a', 'a'])",
+            "pandas.Series([pandas.Timestamp(0)])", "pandas.Series([1, None], dtype='Int64')",
+            "pandas.NaT", "pandas.NA",
+            "pandas.Series(range(1001))", "pandas.DataFrame([[1, 2]])", "pandas.DataFrame({'a': [1, None]})",
+            "pandas.DataFrame([[1, 2]], columns=['a', 'a'])", "pandas.DataFrame(index=[0, 1])", "pandas.Index([1])",
+            "pandas.DataFrame({'a': [1]}, index=pandas.Index(['r'], name='a'))",
+            "pandas.DataFrame({'a': range(501), 'b': 0})",
+        ]
+        self.assertEqual([code for code, text in zip(codes, self.json(*codes)) if text is not None], [])
+
+    def test_subclasses_and_impostors_are_not_json(self):
+        body = ("    def __getattribute__(self, name): print('called'); raise SystemExit(3)\n"
+                "    __repr__ = lambda self: 'mine'\n")
+        for base, arguments in ("numpy.float64", "1"), ("pandas.DataFrame", "{'a': [1]}"), ("object", ""):
+            for name in "float64", "DataFrame":
+                with self.subTest((base, name)):
+                    result = run("import numpy, pandas, json\nclass %s(%s):\n%s[%s(%s)]"
+                                 % (name, base, body, name, arguments))
+                    self.assertEqual((result.out, result.frames), ("", [{"type": "value", "repr": "[mine]"}]))
+        result = run("import sys\nsys.modules['numpy'] = None\nsys.modules['pandas'] = 5\n[object]")
+        self.assertEqual(result.only("value")["repr"], "[<class 'object'>]")
+        result = run("import pandas\npandas.DataFrame.reset_index = None\npandas.DataFrame({'a': [1]}, ['r'])")
+        self.assertEqual(result.frames[-1], {"type": "value", "repr": "   a\nr  1"})
 
     def test_display(self):
         data, = self.shown("import pandas\ndisplay(pandas.DataFrame({'a': [1]}))")

@@ -295,15 +295,19 @@ class Values(Case):
 
     def test_raising_repr(self):
         template = "class X:\n    def __repr__(self): %s\nX()"
-        self.assertEqual(self.value(template % "raise ValueError('no')")["repr"],
-                         "<X object: repr raised ValueError: no>")
-        self.assertEqual(self.value(template % "return 5")["repr"],
-                         "<X object: repr raised TypeError: __repr__ returned non-string (type int)>")
-        self.assertIn("RecursionError", self.value(template % "return repr(self)")["repr"])
+        error = self.error(template % "raise ValueError('no')")
+        self.assertEqual(error, {"type": "error", "name": "ValueError", "message": "no", "traceback":
+                                 'Traceback (most recent call last):\n  File "<code>", line 2, in __repr__\n'
+                                 "    def __repr__(self): raise ValueError('no')\n"
+                                 + (" " * 24 + "^" * 22 + "\n") * (sys.version_info >= (3, 11)) + "ValueError: no\n"})
+        self.assertEqual(self.error(template % "return 5")["message"], "__repr__ returned non-string (type int)")
+        self.assertEqual(self.error(template % "return repr(self)")["name"], "RecursionError")
+        self.assertEqual(self.error((template + "; x = [1, {'a': X()}]\nx") % "return self.missing")["name"],
+                         "AttributeError")
         nasty = "class E(Exception):\n    def __str__(self): raise self\n"
-        self.assertEqual(self.value(nasty + template % "raise E()")["repr"],
-                         "<X object: repr raised E: <exception str() failed>>")
-        self.assertRegex(self.value("10 ** 5000")["repr"], "<int object: repr raised ValueError: Exceeds|^1000")
+        self.assertEqual(self.error(nasty + template % "raise E()")["message"], "<exception str() failed>")
+        if hasattr(sys, "get_int_max_str_digits"):
+            self.assertIn("Exceeds", self.error("10 ** 5000")["message"])
 
     def test_repr_that_ends_the_program(self):
         template = "class X:\n    def __repr__(self): %s\nX()"
@@ -801,8 +805,8 @@ class Processes(Case):
         self.assertEqual((result.out, result.only("value")["json"]), ("late\n", 5))
 
     def test_multiprocessing(self):
-        for method in "fork", "spawn", "forkserver":
-            with self.subTest(method):
+        for method, name in ("fork", "<c>"), ("spawn", "<c>"), ("spawn", "prog.py"), ("forkserver", "dir/prog.py"):
+            with self.subTest(method, name=name):
                 result = run("""
                     import multiprocessing
                     def square(x):
@@ -810,7 +814,7 @@ class Processes(Case):
                     if __name__ == '__main__':
                         with multiprocessing.get_context(%r).Pool(2) as pool:
                             print(pool.map(square, range(5)))
-                    """ % method)
+                    """ % method, name=name)
                 self.assertEqual((result.out, result.err, result.code, result.frames), (
                     "[0, 1, 4, 9, 16]\n", "", 0, []))
 
@@ -901,10 +905,20 @@ class MainModule(Case):
     def test_names(self):
         result = run("print(sorted(globals()))\nimport sys\n"
                      "print(sys.argv, vars(sys.modules['__main__']) is globals(), "
-                     "__name__, __doc__, __builtins__, 'runner' in sys.modules)", name="prog.py")
+                     "__name__, __doc__, __builtins__, 'runner' in sys.modules)", name="<prog>")
         lines = result.out.splitlines()
         self.assertEqual(lines[0], "['__builtins__', '__doc__', '__loader__', '__name__', '__package__', '__spec__']")
-        self.assertEqual(lines[1], "['prog.py'] True __main__ None <module 'builtins' (built-in)> False")
+        self.assertEqual(lines[1], "['<prog>'] True __main__ None <module 'builtins' (built-in)> False")
+
+    def test_file(self):
+        self.check("import sys\nprint(__file__, sys.argv)", out="dir/prog.py ['dir/prog.py']\n", name="dir/prog.py")
+        self.assertEqual(self.error("__file__")["name"], "NameError")
+        self.check("""
+            import inspect
+            from pathlib import Path
+            class C: pass
+            print(inspect.getsource(C), Path(__file__).resolve().parent == Path.cwd())""", name="prog.py",
+                   out="class C: pass\n True\n")
 
     def test_docstring_and_future(self):
         self.check("'''doc'''\nprint(__doc__)", out="doc\n")

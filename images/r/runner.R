@@ -44,6 +44,7 @@
 #
 # - from Rscript: all is parsed before anything runs. on.exit expressions run after an error. An error ends the program
 #   also when options(error = ) is set, after that was run. Warnings are never deferred. readline() reads stdin.
+# - from both: options(max.print = 1000), not 99999; the program may set another.
 # - without stdin, readline(), browser(), debug() and debugonce() are errors. menu() is one always, as in Rscript.
 # - from evaluate and IRkernel: a page is sent when it is finished, that is when the next one begins, its device is
 #   closed or the program ends; never as a snapshot, so that none is sent twice or half-drawn. The page comes before
@@ -61,9 +62,10 @@ MAX_JSON <- MAX_REPR <- MAX_TEXT <- 1024L * KIB
 MAX_MESSAGE <- 64L * KIB
 MAX_TRACEBACK <- 256L * KIB
 MAX_IMAGE <- 2969L * KIB  # 2.9 MiB, base64 of which fits a frame
-MAX_ITEMS <- 1e5
+MAX_NODES <- 50000L  # of JSON: the agent drops what has more
 MAX_DEPTH <- 64L
 MAX_FRAMES <- 40L
+MAX_PRINT <- 1000L  # elements of a value; R's 99,999 are more than anybody reads
 NO_STDIN <- "no standard input: pass the text as `stdin`"
 NO_DEBUGGER <- "no standard input for the debugger: pass its commands as `stdin`"
 
@@ -77,6 +79,7 @@ state$lines <- NULL       # where the expressions of the program begin
 state$line <- NULL        # where the current one does
 state$message <- NULL     # of the last error before it
 state$warnings <- list()  # of the current expression
+state$nodes <- 0L         # that the JSON of the value may still have
 state$devices <- list()   # ours, as opened: number, pattern of its files, pages sent
 
 # Where warnings() finds last.warning: the base environment takes no new names.
@@ -226,9 +229,12 @@ keys <- function(x) {
 
 wrap <- function(open, items, close) paste0(open, paste(items, collapse = ","), close)
 
+# Whether there is room for so many nodes more: brackets, commas and colons, as the agent counts.
+fits <- function(nodes) (state$nodes <- state$nodes - max(nodes, 1)) >= 0
+
 rows <- function(x) {
     labels <- attr(x, "row.names")
-    if (length(labels) * length(unclass(x)) > MAX_ITEMS) return(NULL)
+    if (!fits(length(labels) * (1 + 2 * (length(unclass(x)) + is.character(labels))))) return(NULL)
     kept <- c("names", "row.names", "class", ".internal.selfref")
     columns <- lapply(unclass(x), elements)
     attr(x, "row.names") <- NULL
@@ -248,10 +254,14 @@ FRAMES <- list("data.frame", c("tbl_df", "tbl", "data.frame"), c("data.table", "
 
 # JSON of a value, or NULL.
 to_json <- function(x, depth = 0L) {
+    if (depth == 0L) state$nodes <- MAX_NODES - 1L
     if (is.null(x)) return("null")
     if (depth > MAX_DEPTH || !(is.atomic(x) || typeof(x) == "list")) return(NULL)
-    if (length(unclass(x)) > MAX_ITEMS) return(NULL)
     class <- oldClass(x)
+    plain <- is.atomic(x) || is.null(class)
+    named <- !is.null(attr(x, "names"))
+    scalar <- is.atomic(x) && length(unclass(x)) == 1L && !named
+    if (plain && !scalar && !fits(length(unclass(x)) * (1 + named))) return(NULL)
     if (is.atomic(x)) {
         items <- elements(x)
         if (is.null(items)) return(NULL)
@@ -623,7 +633,7 @@ prepare <- function() {
     redefine(".First.sys", function() .Internal(quit("no", 125L, FALSE)))
     load_utils()
     first()
-    options(device = device, menu.graphics = FALSE, keep.source = TRUE)
+    options(device = device, menu.graphics = FALSE, keep.source = TRUE, max.print = MAX_PRINT)
     set_up_quit()
     setHook("plot.new", function(...) send_pages())
     setHook("grid.newpage", function(...) send_pages())

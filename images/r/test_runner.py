@@ -391,6 +391,18 @@ class Values(Case):
             with self.subTest(code):
                 self.no_json(code)
 
+    def test_json_that_the_agent_would_drop_is_not_made(self):
+        for template, last in (("1:%d", 49999), ("setNames(1:%d, paste0('n', 1:%d))", 24999),
+                               ("data.frame(a = 1:%d)", 16666), ("data.frame(a = 1:%d, row.names = paste(1:%d))", 9999),
+                               ("list(1:30000, 1:%d)", 19997), ("rep(list(list()), %d)", 24999)):
+            with self.subTest(template):
+                code = "options(max.print = 10)\n" + template
+                text = json.dumps(self.value(code.replace("%d", str(last)))["json"])
+                # As the agent counts; there are none of these characters in the texts.
+                nodes = 1 + sum(map(text.count, "[{,:"))
+                self.assertTrue(49990 < nodes <= 50000, nodes)
+                self.no_json(code.replace("%d", str(last + 1)))
+
     def test_repr_is_what_printing_gives(self):
         self.assertEqual(self.value("list(a = 1, 2)")["repr"], "$a\n[1] 1\n\n[[2]]\n[1] 2\n")
         self.assertEqual(self.value("factor('a')")["repr"], "[1] a\nLevels: a")
@@ -435,11 +447,19 @@ class Values(Case):
         self.check("print.foo <- function(x, ...) invisible(x)\nstructure(1, class = 'foo')")
 
     def test_long_values_are_cut(self):
-        frame = self.value('rep(strrep("é", 30), 20000)')
+        frame = self.value('options(max.print = 1e6)\nrep(strrep("é", 30), 20000)')
         self.assertLessEqual(len(frame["repr"].encode()), MIB)
         self.assertIn("bytes left out", frame["repr"])
         self.assertNotIn("json", frame)
         self.no_json('strrep("a", 2e6)')
+
+    def test_printing_ends_early_and_says_so(self):
+        frame = self.value("data.frame(a = 1:10000, b = 1)")
+        self.assertIn('"max.print") -- omitted 9500 rows ]', frame["repr"])
+        self.assertLess(len(frame["repr"]), 10000)
+        self.assertTrue(run("print(1:2000)").out.endswith("omitted 1000 entries ]\n"))
+        frame = self.value("options(max.print = 1e5)\ndata.frame(a = 1:10000)")
+        self.assertEqual(len(frame["repr"].splitlines()), 10001)
 
     def test_messages_while_printing(self):
         self.check("print.foo <- function(x, ...) {message('m'); warning('w'); cat('foo\\n')}\n"
