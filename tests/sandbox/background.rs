@@ -314,6 +314,27 @@ fn two_servers_know_nothing_of_each_other() {
 }
 
 #[test]
+fn a_silent_run_is_heard_of_within_15_seconds() {
+    let Some(home) = Home::for_root("progress of a real run") else {
+        return;
+    };
+    let mut server = Server::start(&home);
+    let code = "import time\nprint('line', flush=True)\ntime.sleep(12)";
+    let call = json!({
+        "name": "execute_python",
+        "arguments": {"code": code},
+        "_meta": {"progressToken": 7},
+    });
+    let id = server.begin("tools/call", call);
+    assert_eq!(server.told(id)["success"], true);
+    let messages: Vec<_> = server.kept().map(|it| &it["params"]["message"]).collect();
+    for expected in ["line", "running 10 s, last line: line"] {
+        assert!(messages.contains(&&json!(expected)), "{messages:?}");
+    }
+    server.close();
+}
+
+#[test]
 fn a_full_disk_costs_the_log_and_the_files_and_nothing_else() {
     let Some(mut home) = Home::for_root("a full disk") else {
         return;

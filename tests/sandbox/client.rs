@@ -236,6 +236,11 @@ impl<'home> Server<'home> {
         }
     }
 
+    /// The messages that came beside the answers.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = &Value> {
+        self.kept.iter()
+    }
+
     /// Waits for the answer to a request; what else comes is kept.
     pub(crate) fn answer(&mut self, id: u64) -> Value {
         if let Some(at) = self.kept.iter().position(|message| message["id"] == id) {

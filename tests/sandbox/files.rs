@@ -162,7 +162,7 @@ fn files_that_cannot_be_placed_are_refused_and_nothing_runs() {
     let Some(home) = Home::for_root("files refused") else {
         return;
     };
-    let mut server = Server::start(&home);
+    let mut server = Server::with(&home, &[("EXECUTION__INPUT_SIZE", "4m")]);
     let made = server.call(json!({"code": "open('a', 'w').write('a')"}));
     let a = uri(&made, "a");
     let gone = format!("{a}b");
@@ -201,7 +201,7 @@ fn files_that_cannot_be_placed_are_refused_and_nothing_runs() {
         (
             json!([{"path": "a", "text": kept}, {"path": "b", "text": kept}]),
             "limit_exceeded",
-            "the files exceed the maximum of 16m together".to_owned(),
+            "the files exceed the maximum of 4m together".to_owned(),
         ),
         (
             Value::Array((0..101).map(|n| text(&n.to_string())).collect()),
@@ -572,7 +572,7 @@ os.write(1, b'\\n')
         .read(&format!("{log}?offset={}&length=3", at + 1))
         .unwrap();
     assert_eq!(
-        part["text"], "",
+        part["blob"], "qeKC",
         "the rest of one character and two thirds of another: {part}"
     );
 

@@ -147,6 +147,7 @@ fn nothing_is_inherited() {
         "LANG": "C.UTF-8",
         "TZ": "UTC",
         "TMPDIR": "/tmp",
+        "OPENBLAS_NUM_THREADS": "1",
         "MPLBACKEND": "agg",
         "MPLCONFIGDIR": "/tmp/.matplotlib",
         "XDG_CACHE_HOME": "/tmp/.cache",

@@ -130,7 +130,7 @@ mod tests {
         let files = parse(json!([
             {"path": "a", "text": "é"},
             {"path": "b", "base64": "/wA=", "text": null},
-            {"path": "c", "uri": "mcp://forge/runs/run-1/files/x%20y"},
+            {"path": "/workspace/c", "uri": "mcp://forge/runs/run-1/files/x%20y"},
         ]));
         let given = |path: &str, data: &[u8]| {
             Source::Given(InputFile {

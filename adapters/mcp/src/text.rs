@@ -60,6 +60,7 @@ pub(crate) fn outcome<'a>(outcome: &'a ExecutionOutcome, bounds: &ArgumentBounds
                     picture_bytes = bytes;
                     text.flush(&mut parts);
                     parts.push(Part::Picture(picture));
+                    text.add("", &notes(plain.as_deref()));
                 } else {
                     text.add(
                         "",
@@ -182,6 +183,14 @@ fn value_heading(outcome: &ExecutionOutcome, repr: &str) -> &'static str {
         (_, true) => "Result:\n",
         (_, false) => "Result: ",
     }
+}
+
+/// What the runner notes of a picture, in brackets after its own text: that it is smaller than it
+/// was meant to be, say.
+fn notes(plain: Option<&str>) -> String {
+    let lines = plain.unwrap_or_default().lines().skip(1);
+    let notes: Vec<_> = lines.filter(|line| line.starts_with('[')).collect();
+    notes.join("\n")
 }
 
 fn link(

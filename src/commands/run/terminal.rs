@@ -50,7 +50,15 @@ impl RunObserver for Terminal {
                     text: Some(text), ..
                 }
                 | OutputBlock::Text { text } => self.show(OutputStream::Stdout, &text).await,
-                OutputBlock::Image { picture, .. } => self.show_picture(picture).await,
+                OutputBlock::Image { picture, text } => {
+                    self.show_picture(picture).await;
+                    // What the runner notes of it: that it is smaller than it was meant to be, say.
+                    let notes = text.iter().flat_map(|text| text.lines().skip(1));
+                    for note in notes.filter(|line| line.starts_with('[')) {
+                        let told = format!("mcp-forge: picture {note}");
+                        self.show(OutputStream::Stderr, &told).await;
+                    }
+                }
                 // The value and the exception come at the end.
                 _ => {}
             },

@@ -208,6 +208,13 @@ async fn what_a_program_showed_comes_in_order() {
         stream("before"),
         picture("image/png", b"PNG"),
         picture("image/svg+xml", b"<svg/>"),
+        OutputBlock::Image {
+            picture: Picture {
+                mime_type: "image/gif".to_owned(),
+                data: b"GIF"[..].into(),
+            },
+            text: Some("<Image>\n[made smaller]".to_owned()),
+        },
         OutputBlock::Html {
             html: "<table/>".to_owned(),
             text: Some("a table".to_owned()),
