@@ -11,6 +11,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use mcp_forge_domain::ExecutionPolicy;
@@ -27,7 +28,7 @@ use self::screen::Screen;
 use self::terminal::{Terminal, spinner};
 use super::directory::Directory;
 use super::pictures::Pictures;
-use super::signals::Endings;
+use super::signals::{self, Endings};
 use super::{FAILED, complain_bytes, print};
 use crate::cli::Run;
 use crate::compose::Application;
@@ -136,16 +137,25 @@ pub(crate) async fn run(
     Ok(ExitCode::from(if is_whole { code } else { FAILED }))
 }
 
-/// Cancels at the first signal, which is there to be told afterwards. More of them hurry nothing:
-/// the end takes about a second at the most, and the audit log is to tell it.
+/// How long the end may take after a signal. Another one is the end itself from then on: whoever
+/// reads the output may have stopped reading.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Cancels at the first signal, which is there to be told afterwards.
 fn cancel_on_signal(cancel: &CancellationToken) -> io::Result<Arc<OnceLock<Signal>>> {
     let mut endings = Endings::catch()?;
     let (cancel, first) = (cancel.clone(), Arc::new(OnceLock::new()));
     let ended = Arc::clone(&first);
     tokio::spawn(async move {
+        let _ = first.set(endings.next().await);
+        cancel.cancel();
+        let hurried = Instant::now();
         loop {
-            let _ = first.set(endings.next().await);
-            cancel.cancel();
+            let signal = endings.next().await;
+            if hurried.elapsed() > PATIENCE {
+                // The helper processes see the socket close and clear up by themselves.
+                std::process::exit(signals::status(signal).into());
+            }
         }
     });
     Ok(ended)

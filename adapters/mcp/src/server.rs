@@ -195,12 +195,12 @@ impl McpServer {
             let units = u32::try_from(most.div_ceil(FETCH_UNIT)).unwrap_or(u32::MAX);
             let room = Arc::clone(&self.core.fetched);
             let room = room.acquire_many_owned(units.min(FETCHED_UNITS));
-            // Who cancelled gets no answer.
-            fetched = context
-                .ct
-                .run_until_cancelled(room)
-                .await
-                .and_then(Result::ok);
+            let Some(room) = context.ct.run_until_cancelled(room).await else {
+                // Who cancelled gets no answer.
+                return Err(one_too_many());
+            };
+            // It is never closed.
+            fetched = room.ok();
         }
         for source in sources {
             let file = match source {

@@ -159,8 +159,8 @@ fn left_out(bytes: usize, outcome: &ExecutionOutcome) -> String {
         None => String::new(),
     };
     format!(
-        "\n(About {bytes} bytes are left out here: print less. More is in the structured \
-         content{log}.)\n"
+        "\n({} KiB are left out here: print less. More is in the structured content{log}.)\n",
+        bytes.div_ceil(1024)
     )
 }
 

@@ -307,7 +307,7 @@ async fn a_model_gets_the_beginning_and_the_end_of_a_long_text() {
         texts.len()
     );
     assert!(texts.starts_with("line 0 é\nline 1 é\n"));
-    let told = " bytes are left out here: print less. More is in the structured content and in \
+    let told = " KiB are left out here: print less. More is in the structured content and in \
                 mcp://forge/runs/run-1/log.)\n";
     assert_eq!(texts.matches(told).count(), 1);
     assert!(texts.contains("line 49999 é\n"));
