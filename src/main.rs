@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     let wants_json = match &cli.command {
         cli::Command::Run(run) => run.json,
         cli::Command::Doctor(doctor) => doctor.json,
-        cli::Command::Serve(_) => false,
+        _ => false,
     };
     let serves = matches!(cli.command, cli::Command::Serve(_));
     let _log = telemetry::start(cli.log_level, cli.log_format, serves);

@@ -1,5 +1,7 @@
 //! The commands, one module each.
 
+mod audit;
+mod config;
 mod directory;
 mod doctor;
 mod pictures;
@@ -25,7 +27,13 @@ const BROKEN_PIPE: u8 = 128 + nix::libc::SIGPIPE as u8;
 ///
 /// What kept mcp-forge from it.
 pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
-    let settings = Settings::load(cli.config.as_deref())?;
+    if let Command::Config(command) = &cli.command {
+        return config::config(command, &cli);
+    }
+    let settings = Settings::load(cli.config.as_deref(), &cli.set)?;
+    if let Command::Audit(command) = &cli.command {
+        return audit::audit(command, &settings);
+    }
     let runtime = cli.runtime.as_deref();
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -36,11 +44,20 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Serve(serve) => serve::serve(serve, runtime, &settings).await,
             Command::Run(run) => run::run(run, runtime, &settings).await,
             Command::Doctor(doctor) => doctor::doctor(doctor, runtime, &settings).await,
+            Command::Config(_) | Command::Audit(_) => unreachable!("done above"),
         }
     });
     // A read of standard input that nobody answers must not keep the process.
     tokio.shutdown_background();
     result
+}
+
+/// Prints, and gives `status` unless that cannot be done.
+fn printed(text: &str, status: ExitCode) -> ExitCode {
+    match print(text) {
+        Ok(()) => status,
+        Err(error) => ExitCode::from(unwritten(&error)),
+    }
 }
 
 /// Tells a person what went wrong. Standard error may be closed; there is nobody to tell then.

@@ -230,25 +230,26 @@ fn toml(text: &str) -> Result<Lines, Fault> {
 }
 
 /// The entries of the environment: variables that start with [`PREFIX`], but the one that names the
-/// file.
-///
-/// # Errors
-///
-/// The variable that is not UTF-8, in its name or in its value.
+/// file; and what is told of those that are not UTF-8, in their name or in their value.
 pub(super) fn environment(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
-) -> anyhow::Result<Vec<(String, String)>> {
+) -> (Vec<(String, String)>, Vec<String>) {
     let ours = variables.into_iter().filter(|(name, _)| {
         name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) && name != FILE_VARIABLE
     });
-    ours.map(|(name, value)| {
-        let name = name
-            .into_string()
-            .map_err(|name| anyhow!("environment variable {name:?}: its name is not UTF-8"))?;
-        let value = value
-            .into_string()
-            .map_err(|_| anyhow!("environment variable {name}: its value is not UTF-8"))?;
-        Ok((name, value))
-    })
-    .collect()
+    let (mut given, mut faults) = (Vec::new(), Vec::new());
+    for (name, value) in ours {
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => given.push((name, value)),
+            (Err(name), _) => faults.push(format!(
+                "environment variable {name:?}: its name is not UTF-8"
+            )),
+            (Ok(name), Err(_)) => {
+                faults.push(format!(
+                    "environment variable {name}: its value is not UTF-8"
+                ));
+            }
+        }
+    }
+    (given, faults)
 }
