@@ -22,13 +22,15 @@ mod writer;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use mcp_forge_ports::PortError;
 use mcp_forge_ports::driven::AuditLog;
 use mcp_forge_ports::vocabulary::AuditEvent;
-use tokio::sync::Mutex;
+use tokio::sync::oneshot;
 
 pub use chain::Hash;
 pub use entry::MAX_LINE_BYTES;
@@ -69,7 +71,23 @@ impl Default for FileAuditOptions {
 #[derive(Debug, Clone)]
 pub struct FileAuditLog {
     path: Arc<Path>,
-    writer: Arc<Mutex<Writer>>,
+    jobs: Sender<Job>,
+}
+
+/// An entry that is to be written.
+#[derive(Debug)]
+struct Job {
+    entry: Vec<u8>,
+    deadline: Instant,
+    written: oneshot::Sender<Result<(), FileAuditError>>,
+}
+
+/// Writes what comes until no log is left that could send more.
+fn work(mut writer: Writer, jobs: Receiver<Job>) {
+    for job in jobs {
+        // Nobody may wait for it any more.
+        let _ = job.written.send(writer.append(job.entry, job.deadline));
+    }
 }
 
 impl FileAuditLog {
@@ -85,12 +103,21 @@ impl FileAuditLog {
     /// directory; `LimitExceeded` when the file system is full; otherwise `Internal`.
     pub fn open(path: impl Into<PathBuf>, options: FileAuditOptions) -> Result<Self, PortError> {
         let path = path.into();
-        match Writer::open(&path, options) {
-            Ok(writer) => Ok(Self {
+        let open = || {
+            let writer = Writer::open(&path, options)?;
+            let (jobs, queue) = mpsc::channel();
+            thread::Builder::new()
+                .name("audit".to_owned())
+                .spawn(|| work(writer, queue))
+                .map_err(|source| FileAuditError::Open { source })?;
+            Ok(jobs)
+        };
+        match open() {
+            Ok(jobs) => Ok(Self {
                 path: path.into(),
-                writer: Arc::new(Mutex::new(writer)),
+                jobs,
             }),
-            Err(error) => Err(error.into_port(&path)),
+            Err(error) => Err(FileAuditError::into_port(error, &path)),
         }
     }
 }
@@ -98,22 +125,27 @@ impl FileAuditLog {
 #[async_trait]
 impl AuditLog for FileAuditLog {
     /// Appends the entry. When the returned future is dropped after it was first polled, the entry
-    /// may be written all the same, and then as a whole.
+    /// is written all the same.
     ///
-    /// Written on the blocking pool: nothing beside a run of many milliseconds, but a stalled disk
-    /// or another process that holds the lock would stop every other task of the thread. One
-    /// thread at most is used at a time.
+    /// Written by a thread of its own: a stalled disk, or another process that holds the lock,
+    /// stops no task, and a future that is not polled any more keeps no other entry waiting.
     async fn record(&self, event: AuditEvent) -> Result<(), PortError> {
         let deadline = Instant::now() + LOCK_WAIT;
-        let entry = entry::line(&event).map_err(|error| error.into_port(&self.path))?;
-        let mut writer = Arc::clone(&self.writer).lock_owned().await;
-        let written = tokio::task::spawn_blocking(move || writer.append(entry, deadline));
-        let written = written.await.unwrap_or_else(|stopped| {
-            Err(FileAuditError::Write {
-                source: io::Error::other(stopped),
-            })
-        });
-        written.map_err(|error| error.into_port(&self.path))
+        let write = async {
+            let entry = entry::line(&event)?;
+            let (written, done) = oneshot::channel();
+            let job = Job {
+                entry,
+                deadline,
+                written,
+            };
+            let stopped = || FileAuditError::Write {
+                source: io::Error::other("the thread that writes it has ended"),
+            };
+            self.jobs.send(job).map_err(|_| stopped())?;
+            done.await.map_err(|_| stopped())?
+        };
+        write.await.map_err(|error| error.into_port(&self.path))
     }
 }
 

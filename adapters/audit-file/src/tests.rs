@@ -243,6 +243,23 @@ async fn many_tasks_and_many_logs_lose_and_tear_nothing() {
     }
 }
 
+#[tokio::test]
+async fn entries_that_nobody_waits_for_keep_no_other_waiting_and_are_written() {
+    let (_directory, path, log) = log();
+    let mut left: Vec<_> = (0..8).map(|_| Box::pin(log.record(event()))).collect();
+    for one in &mut left {
+        // Polled once, and then neither again nor dropped.
+        std::future::poll_fn(|context| {
+            let _ = one.as_mut().poll(context);
+            std::task::Poll::Ready(())
+        })
+        .await;
+    }
+    let next = tokio::time::timeout(Duration::from_secs(3), log.record(event()));
+    next.await.expect("it waits for the others").unwrap();
+    assert_eq!(lines(&path).len(), 9);
+}
+
 /// Run by the test below in processes of their own.
 #[tokio::test]
 async fn writes_as_another_process() {
