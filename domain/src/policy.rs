@@ -63,6 +63,8 @@ pub struct ExecutionPolicy {
     pub retention: Retention,
     /// Run also where the kernel does not enforce every limit.
     pub accept_unenforced: bool,
+    /// Run only where every limit is enforced, whatever `accept_unenforced` says.
+    pub require_strong: bool,
     /// Languages that this installation can run; at least one.
     pub languages: Vec<Language>,
     /// Name of the image in results; `host` for the host presentation.
@@ -96,6 +98,7 @@ impl Default for ExecutionPolicy {
                 bytes: 256 << 20,
             },
             accept_unenforced: false,
+            require_strong: false,
             languages: vec![Language::Python, Language::R],
             image: "host".to_owned(),
         }

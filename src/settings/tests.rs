@@ -85,7 +85,7 @@ fn the_environment_overrides_the_file_for_every_key() {
     for key in keys() {
         let text = match key {
             RUNTIME => "auto",
-            UNENFORCED | AUDIT_SYNC => "TRUE",
+            UNENFORCED | STRONG | AUDIT_SYNC => "TRUE",
             AUDIT => "/a",
             AUDIT_KEEP => "7",
             AUDIT_FAILURE => "run",

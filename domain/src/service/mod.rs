@@ -27,8 +27,8 @@ use mcp_forge_ports::driven::{
 };
 use mcp_forge_ports::driving::{CodeExecution, NoObserver, RunObserver, Runs};
 use mcp_forge_ports::vocabulary::{
-    ExecutionOutcome, ExecutionRequest, Refusal, RefusalKind, RunBytes, RunPart, RunStatus,
-    RuntimeInfo,
+    ExecutionOutcome, ExecutionRequest, Namespaces, Refusal, RefusalKind, RunBytes, RunPart,
+    RunStatus, RuntimeInfo,
 };
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
@@ -109,6 +109,14 @@ impl RunService {
     /// The policy that it runs under.
     pub fn policy(&self) -> &ExecutionPolicy {
         &self.core.policy
+    }
+}
+
+impl Core {
+    /// What no sandbox may share. The runtime was asked before any sandbox is there.
+    fn host_namespaces(&self) -> &Namespaces {
+        static NONE: Namespaces = Namespaces::new();
+        self.info.get().map_or(&NONE, |info| &info.host_namespaces)
     }
 }
 

@@ -130,6 +130,7 @@ impl Run {
                 let deadline = started_at + facts.limits.requested.timeout;
                 Watch::new(
                     self,
+                    &facts,
                     &lease.sandbox,
                     guest,
                     output,
@@ -287,7 +288,8 @@ impl Run {
         if weak.is_empty() {
             return Ok(());
         }
-        let accepted = self.core.policy.accept_unenforced;
+        let policy = &self.core.policy;
+        let accepted = policy.accept_unenforced && !policy.require_strong;
         let entry = self.trail.weak(accepted, &weak);
         let recorded = self.step(lease, until, self.trail.record(entry)).await?;
         if !accepted {
@@ -297,9 +299,14 @@ impl Run {
                     "this host does not enforce every limit: {}",
                     weak.join("; ")
                 ),
-                "the operator can delegate a cgroup to mcp-forge (`mcp-forge doctor` tells how), \
-                 or accept it with `security.accept_unenforced_limits: true` \
-                 (MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS=true)",
+                if policy.require_strong {
+                    "the operator requires it (`security.require_strong_sandbox`) and can delegate \
+                     a cgroup to mcp-forge (`mcp-forge doctor` tells how)"
+                } else {
+                    "the operator can delegate a cgroup to mcp-forge (`mcp-forge doctor` tells \
+                     how), or accept it with `security.accept_unenforced_limits: true` \
+                     (MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS=true)"
+                },
             )));
         }
         recorded.map_err(|error| Halt::Refused(unaudited(&error)))

@@ -1,5 +1,6 @@
 //! A sandbox as a runtime makes it, and the agent inside as the core sees it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ pub struct RuntimeInfo {
     pub version: String,
     /// Limits and barriers that this host cannot enforce, with the reason and the remedy.
     pub weak: Vec<String>,
+    /// The namespaces of the host, of which a sandbox shares none; empty where nobody can tell.
+    pub host_namespaces: Namespaces,
 }
 
 /// How a sandbox ended.
@@ -102,12 +105,40 @@ pub struct GuestHello {
     pub version: String,
     /// Its effective user id.
     pub uid: u32,
+    /// Its effective group id.
+    pub gid: u32,
+    /// How many supplementary groups it has.
+    pub groups: u32,
     /// `NoNewPrivs` of /proc/self/status.
     pub no_new_privs: bool,
     /// `Seccomp` of /proc/self/status (2 is a filter).
     pub seccomp_mode: u8,
     /// Union of the five capability sets; 0 is none.
     pub capabilities: u64,
+    /// Hard limit of open files.
+    pub descriptors: u64,
+    /// Hard limit of a core file, bytes.
+    pub core_bytes: u64,
+    /// Its namespaces.
+    pub namespaces: Namespaces,
+    /// The mounts that it looked at.
+    pub mounts: Vec<GuestMount>,
+}
+
+/// Inode numbers by the names in `/proc/self/ns`; 0 where it could not be read.
+pub type Namespaces = BTreeMap<String, u64>;
+
+/// A mount inside a sandbox, as statvfs(3) tells it there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestMount {
+    /// Where it is.
+    pub path: String,
+    /// Nothing can be written.
+    pub read_only: bool,
+    /// Set-user-id bits and device files do nothing.
+    pub inert: bool,
+    /// Size, bytes; 0 where it could not be read.
+    pub bytes: u64,
 }
 
 /// What a runner reports besides the text streams. Untrusted.
