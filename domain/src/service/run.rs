@@ -13,7 +13,7 @@ use mcp_forge_ports::driven::{Clock, GuestRun};
 use mcp_forge_ports::driving::RunObserver;
 use mcp_forge_ports::vocabulary::{
     EffectiveLimits, EndedBy, ExecutionRequest, GuestJob, LimitsReport, Refusal, RefusalKind,
-    ResourceLimits, RunEvent, RuntimeDescription, SandboxRoot, SandboxSpec,
+    ResourceLimits, RunEvent, RuntimeDescription, SandboxRoot, SandboxSpec, SandboxVerdict,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -309,6 +309,7 @@ impl Run {
                 },
             )));
         }
+        *self.core.verdict() = Some(SandboxVerdict::Weak);
         recorded.map_err(|error| Halt::Refused(unaudited(&error)))
     }
 

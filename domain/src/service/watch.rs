@@ -11,7 +11,7 @@ use std::time::Duration;
 use mcp_forge_ports::PortErrorKind;
 use mcp_forge_ports::driven::{Blob, GuestRun};
 use mcp_forge_ports::vocabulary::{
-    EndedBy, GuestEvent, GuestExit, OutputFile, OutputStream, RunEvent,
+    EndedBy, GuestEvent, GuestExit, OutputFile, OutputStream, RunEvent, SandboxVerdict,
 };
 
 use super::bounded;
@@ -252,6 +252,7 @@ impl<'a> Watch<'a> {
                 }
                 self.attested = true;
                 if weaknesses(limits).is_empty() {
+                    *self.run.core.verdict() = Some(SandboxVerdict::Confirmed);
                     self.run.trail.note(self.run.trail.confirmed(&hello)).await;
                 }
                 if self.stopped.is_none() {

@@ -48,6 +48,40 @@ pub struct RuntimeInfo {
     pub host_namespaces: Namespaces,
 }
 
+/// How strong a sandbox proved to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxVerdict {
+    /// Every barrier and every limit was found.
+    Confirmed,
+    /// Every barrier was found, and not every limit is enforced; the operator accepts that.
+    Weak,
+}
+
+impl SandboxVerdict {
+    /// The name in the audit log and in results.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Confirmed => "SandboxConfirmed",
+            Self::Weak => "WeakSandboxMode",
+        }
+    }
+}
+
+/// Where programs run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecutionEnvironment {
+    /// What makes the sandboxes.
+    pub runtime: RuntimeInfo,
+    /// Name of the image; `host` for the host presentation.
+    pub image: String,
+    /// Languages that it runs.
+    pub languages: Vec<Language>,
+    /// Limits of a run that asks for none.
+    pub limits: ResourceLimits,
+    /// That of the newest run; nothing before the first.
+    pub verdict: Option<SandboxVerdict>,
+}
+
 /// How a sandbox ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxExit {
