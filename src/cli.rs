@@ -39,6 +39,9 @@ pub(crate) enum Command {
     /// Shows, checks and describes the configuration
     #[command(subcommand)]
     Config(Config),
+    /// Checks the policy of sandboxes and tells what it decides
+    #[command(subcommand)]
+    Policy(Policy),
     /// Verifies and reads the audit log
     #[command(subcommand)]
     Audit(Audit),
@@ -60,6 +63,30 @@ pub(crate) enum Config {
     },
     /// Prints the JSON Schema of the configuration file
     Schema,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Policy {
+    /// Prints the decision for a proposed sandbox, with what every rule says, as JSON
+    #[command(
+        after_help = "A proposal is a JSON object; what is left out is as mcp-forge makes it:\n  \
+        {\"image\": \"python:3.12\", \"language\": \"python\", \"session\": \"a\", \"network\": \"none\",\n   \
+        \"mounts\": [{\"source\": \"/srv/forge/shared\", \"target\": \"/mnt/shared\", \"read_only\": true}],\n   \
+        \"uid\": 1000, \"gid\": 1000, \"privileged\": false, \"capabilities\": [], \"devices\": [],\n   \
+        \"shared\": [], \"read_only_root\": true, \"no_new_privileges\": true, \"seccomp\": true}\n\n\
+        Exit status: 0 when it is allowed, 1 when it is not."
+    )]
+    Explain {
+        /// File with the proposal; `-` reads it from standard input
+        #[arg(value_name = "FILE")]
+        proposal: PathBuf,
+    },
+    /// Tells everything that is wrong with a policy file, its examples included; exit status 1 then
+    Check {
+        /// The file; without, the configured one
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
 }
 
 /// The log that is read: the configured one unless a path is given.

@@ -6,6 +6,7 @@
 
 mod docs;
 mod given;
+pub(crate) mod policy_file;
 mod variables;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ const SHOWN: usize = 40;
 const RUNTIME: &str = "runtime.kind";
 const UNENFORCED: &str = "security.accept_unenforced_limits";
 const STRONG: &str = "security.require_strong_sandbox";
+const POLICY: &str = "security.policy";
 const AUDIT: &str = "audit.path";
 const AUDIT_SIZE: &str = "audit.max_size";
 const AUDIT_KEEP: &str = "audit.keep";
@@ -130,10 +132,11 @@ impl Form {
 }
 
 #[rustfmt::skip] // a table
-const OTHERS: [Other; 8] = [
+const OTHERS: [Other; 9] = [
     Other { key: RUNTIME, form: Form::Choice(&["auto", "libcontainer", "podman", "docker"]), default: Some("auto"), about: "What makes the sandboxes; auto takes the first that is there" },
     Other { key: UNENFORCED, form: Form::Flag, default: Some("false"), about: "Run also where the kernel cannot enforce the limits" },
     Other { key: STRONG, form: Form::Flag, default: Some("false"), about: "Refuse where the kernel cannot enforce the limits, whatever accept_unenforced_limits says" },
+    Other { key: POLICY, form: Form::Path, default: None, about: "The policy of sandboxes, a TOML file; by default the host presentation, no image, no network and no mount" },
     Other { key: AUDIT, form: Form::Path, default: None, about: "The audit log; by default mcp-forge/audit.jsonl below $XDG_STATE_HOME (~/.local/state)" },
     Other { key: AUDIT_SIZE, form: Form::SizeIn(1 << 20, 1 << 40), default: Some("64m"), about: "Size from which on a file of the log is full; the next one is begun then" },
     Other { key: AUDIT_KEEP, form: Form::NumberOrAll(100_000), default: Some("all"), about: "Full files that are kept; the oldest are removed" },
@@ -410,6 +413,12 @@ impl Settings {
         }
         policy.accept_unenforced = self.flag(UNENFORCED);
         policy.require_strong = self.flag(STRONG);
+        if let Some(setting) = self.0.get(POLICY).filter(|set| Form::Path.takes(&set.text)) {
+            match policy_file::load(Path::new(&setting.text)) {
+                Ok(sandboxes) => policy.sandboxes = sandboxes,
+                Err(error) => told.push(format!("{}: {POLICY}: {error:#}", setting.origin)),
+            }
+        }
         let faults_of = |policy: &ExecutionPolicy| policy.check().err().map_or(Vec::new(), |f| f.0);
         let mut faults = faults_of(&policy);
         // What cannot be read is told with its range alone, not with how others compare with it.

@@ -82,6 +82,7 @@ const MEMBERS: [Member; 10] = [
             "async-trait",
             "futures",
             "mime_guess",
+            "serde",
             "serde_json",
             "sha2",
             "thiserror",

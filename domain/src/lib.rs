@@ -7,6 +7,7 @@
 
 mod attestation;
 mod byte_size;
+pub mod decision;
 mod ending;
 pub mod limits;
 pub mod output;

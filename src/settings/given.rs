@@ -69,7 +69,8 @@ pub(super) fn file(path: &Path) -> anyhow::Result<Vec<Entry>> {
         .collect())
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
+/// The text of a regular file of at most 1 MiB.
+pub(super) fn read(path: &Path) -> anyhow::Result<String> {
     let kind = fs::metadata(path)?.file_type();
     let what = match kind {
         _ if kind.is_dir() => "a directory",

@@ -54,8 +54,17 @@ fn files_of_both_forms_set_what_they_name_and_default_the_rest() {
 #[test]
 fn the_documented_file_has_every_setting_and_its_default() {
     let text = include_str!("../../examples/mcp-forge.yaml").replace("# path:", "path:");
+    let dir = tempfile::tempdir().unwrap();
+    let policy = dir.path().join("policy.toml");
+    fs::write(&policy, "").unwrap();
+    let written = format!("policy: {}", policy.display());
+    let text = text.replace("# policy: /etc/mcp-forge/policy.toml", &written);
     let settings = from("f.yaml", &text, &[]).unwrap();
-    for (key, setting) in settings.0.iter().filter(|(key, _)| **key != AUDIT) {
+    for (key, setting) in settings
+        .0
+        .iter()
+        .filter(|(key, _)| ![AUDIT, POLICY].contains(key))
+    {
         let row = table().into_iter().find(|row| row.key == *key).unwrap();
         assert_eq!(setting.text, row.default, "{key}");
     }
@@ -86,7 +95,7 @@ fn the_environment_overrides_the_file_for_every_key() {
         let text = match key {
             RUNTIME => "auto",
             UNENFORCED | STRONG | AUDIT_SYNC => "TRUE",
-            AUDIT => "/a",
+            AUDIT | POLICY => "/a",
             AUDIT_KEEP => "7",
             AUDIT_FAILURE => "run",
             _ if key.ends_with("quota") => "60000",

@@ -72,6 +72,8 @@ fn a_run_is_told_in_order_and_without_its_texts() {
     let [request, .., result, _, _] = lines.as_slice() else {
         panic!("{lines:#?}")
     };
+    assert_eq!(lines[3]["details"]["verdict"], "SandboxConfirmed");
+    assert_eq!(lines[3]["details"]["found"]["mounts"]["/usr"], "read-only");
     assert_eq!(request["details"]["code_sha256"], sha256(code));
     assert_eq!(request["details"]["code_bytes"], code.len());
     assert_eq!(

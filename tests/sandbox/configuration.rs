@@ -86,3 +86,101 @@ fn a_file_is_checked_alone_and_everything_is_told() {
         100
     );
 }
+
+const POLICY: &str = "[[rules]]\nname = 'no R here'\nlanguage = 'r'\ndecision = 'forbid'\n\
+                      justification = 'nobody needs it'\nnot_match = [{}]\n\
+                      [[rules]]\nname = 'ask'\nlanguage = 'r'\ndecision = 'prompt'\njustification = 'x'\n";
+
+#[test]
+fn the_policy_is_explained_and_enforced() {
+    let Some(home) = Home::for_root("a policy") else {
+        return;
+    };
+    let policy = home.file("policy.toml", POLICY);
+    let set = format!("security.policy={}", policy.display());
+    let explain = |proposal: &str| {
+        let mut command = home.command();
+        command.args(["--set", &set, "policy", "explain", "-"]);
+        finish(command, proposal.as_bytes())
+    };
+    let told = |finished: &Finished| -> Value { serde_json::from_str(&finished.stdout).unwrap() };
+    let allowed = explain("{}");
+    assert_eq!(allowed.code(), 0, "{allowed:?}");
+    assert_eq!(told(&allowed)["verdict"], "allow");
+    let forbidden = explain("{\"language\": \"r\", \"image\": \"python\"}");
+    assert_eq!(forbidden.code(), 1, "{forbidden:?}");
+    let decisions = told(&forbidden)["decisions"].clone();
+    assert_eq!(decisions[0]["rule"], "image");
+    assert_eq!(decisions[1]["rule"], "no R here");
+    assert_eq!(decisions[2]["verdict"], "prompt");
+    // A link is what it leads to.
+    let link = policy.with_file_name("link");
+    std::os::unix::fs::symlink("/etc", &link).unwrap();
+    let mount = serde_json::json!({"mounts": [{"source": link, "target": "/mnt/a"}]});
+    let mount = explain(&mount.to_string());
+    let decision = &told(&mount)["decisions"][0];
+    assert_eq!(decision["justification"], "\"/etc\": /etc is in no sandbox");
+    for (proposal, why) in [
+        ("{\"uids\": 1}", "unknown field `uids`"),
+        ("[", "the proposal: EOF"),
+    ] {
+        let wrong = explain(proposal);
+        assert_eq!(wrong.code(), 125, "{wrong:?}");
+        assert!(wrong.stderr.contains(why), "{wrong:?}");
+    }
+
+    // The control, and then what is forbidden: it starts nothing and is audited.
+    assert_eq!(home.run(&["--set", &set, "-c", "6 * 7"]).stdout, "42\n");
+    let before = home.audit().len();
+    let refused = home.run(&["--set", &set, "--language", "r", "-c", "6 * 7"]);
+    assert_eq!(
+        (refused.code(), refused.stdout.as_str()),
+        (125, ""),
+        "{refused:?}"
+    );
+    let why = "the operator's policy forbids this, rule \"no R here\": nobody needs it";
+    assert!(refused.stderr.contains(why), "{refused:?}");
+    let audit = home.audit();
+    let [entry] = &audit[before..] else {
+        panic!("{audit:#?}");
+    };
+    assert_eq!(entry["event"], "execution.refused");
+    assert_eq!(entry["details"]["kind"], "policy_violation");
+    home.expect_nothing_left();
+}
+
+#[test]
+fn a_policy_whose_examples_do_not_hold_is_refused_with_everything_that_is_wrong() {
+    let home = Home::new(alone(), RANGE);
+    let text = POLICY.replace("not_match = [{}]", "match = [{}, {language = 'r'}]");
+    let wrong = home.file("wrong.toml", &format!("images = ['A b']\n{text}"));
+    let wrong = wrong.to_str().unwrap();
+    let expected = [
+        format!("mcp-forge: {wrong}: images: \"A b\" is no pattern of image references: "),
+        format!(
+            "mcp-forge: {wrong}: rule \"no R here\": it does not speak of its example in `match`, number 1"
+        ),
+    ];
+    let checked = config(&home, &[], &["policy", "check", wrong]);
+    assert_eq!(checked.code(), 1, "{checked:?}");
+    let lines: Vec<_> = checked.stderr.lines().collect();
+    assert_eq!(lines.len(), 2, "{checked:?}");
+    for (line, expected) in lines.iter().zip(&expected) {
+        assert!(line.starts_with(expected.as_str()), "{line}");
+    }
+    let set = format!("security.policy={wrong}");
+    let started = config(&home, &[], &["--set", &set, "run", "-c", "1"]);
+    assert_eq!(
+        (started.code(), started.stdout.as_str()),
+        (125, ""),
+        "{started:?}"
+    );
+    assert!(started.stderr.contains("rule \"no R here\""), "{started:?}");
+    let sound = home.file("sound.toml", POLICY);
+    let checked = config(&home, &[], &["policy", "check", sound.to_str().unwrap()]);
+    assert_eq!(
+        (checked.code(), checked.stderr.as_str()),
+        (0, ""),
+        "{checked:?}"
+    );
+}

@@ -27,7 +27,7 @@ use super::trail::Trail;
 use super::watch::{Watch, Watched};
 use crate::limits::weaknesses;
 use crate::output::{OutputCollector, OutputLimits};
-use crate::request::admit;
+use crate::request::{admit, decide};
 use crate::violation::Violation;
 
 /// Name of a program that has none.
@@ -104,6 +104,7 @@ impl Run {
     async fn course(&self, lease: &mut Lease) -> Result<Finished, Violation> {
         let policy = &self.core.policy;
         let requested = admit(policy, &self.request)?;
+        decide(policy, &self.request)?;
         let mut facts = Facts {
             limits: LimitsReport {
                 requested,
