@@ -50,14 +50,29 @@ pub(super) struct Entry {
 ///
 /// What it is when it is no regular file, and the line that cannot be read.
 pub(super) fn file(path: &Path) -> anyhow::Result<Vec<Entry>> {
-    let shown = path.display();
-    let parse = match path.extension().and_then(|ending| ending.to_str()) {
-        Some("yaml" | "yml") => yaml,
-        Some("toml") => toml,
-        _ => bail!("configuration file {shown}: its name must end in .yaml, .yml or .toml"),
-    };
-    let text = read(path).with_context(|| format!("configuration file {shown}"))?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    // Before it is read.
+    form(path)?;
+    let text = read(path).with_context(|| format!("configuration file {}", path.display()))?;
+    entries(path, &text)
+}
+
+type Parse = fn(&str) -> Result<Lines, Fault>;
+
+fn form(path: &Path) -> anyhow::Result<Parse> {
+    match path.extension().and_then(|ending| ending.to_str()) {
+        Some("yaml" | "yml") => Ok(yaml),
+        Some("toml") => Ok(toml),
+        _ => {
+            let path = path.display();
+            bail!("configuration file {path}: its name must end in .yaml, .yml or .toml")
+        }
+    }
+}
+
+/// The entries in a text, of the form that the file's name tells.
+pub(super) fn entries(path: &Path, text: &str) -> anyhow::Result<Vec<Entry>> {
+    let (shown, parse) = (path.display(), form(path)?);
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let entries = parse(text).map_err(|fault| anyhow!("{shown}:{}: {}", fault.line, fault.what))?;
     Ok(entries
         .into_iter()
