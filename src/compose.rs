@@ -248,7 +248,7 @@ impl Application {
 
 /// Where the logs and files of runs go that are too large for memory: `TMPDIR`, else the place for
 /// large temporary files (Filesystem Hierarchy Standard, 5.15).
-fn spool_directory() -> PathBuf {
+pub(crate) fn spool_directory() -> PathBuf {
     std::env::var_os("TMPDIR")
         .filter(|path| !path.is_empty())
         .map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)

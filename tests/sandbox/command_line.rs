@@ -452,6 +452,14 @@ fn doctor_finds_that_the_main_job_works() {
         finished.stdout.contains("every limit enforced"),
         "{finished:?}"
     );
+    for told in [
+        "SandboxConfirmed",
+        "audit.jsonl, intact, ",
+        "ok       disk",
+        ": numpy",
+    ] {
+        assert!(finished.stdout.contains(told), "{told}: {finished:?}");
+    }
     home.expect_nothing_left();
 }
 
@@ -463,7 +471,7 @@ fn doctor_tells_what_is_wrong_where_it_is_wrong() {
     let open = home.file("open.jsonl", "");
     fs::set_permissions(&open, Permissions::from_mode(0o666)).unwrap();
     let audit = ("MCP_FORGE_AUDIT__PATH", open.to_str().unwrap());
-    let kind = ("MCP_FORGE_RUNTIME__KIND", "warp");
+    let kind = ("MCP_FORGE_RUNTIME__KIND", "podman");
     for (arguments, variable, name, evidence, remedy) in [
         (
             &["--runtime", "docker"][..],
