@@ -48,42 +48,45 @@ pub fn entries(
 ) -> Result<(), PortError> {
     let mut all = || {
         let place = Place::of(path, false).map_err(missing)?;
-        for file in files(&place)? {
-            let mut reader = BufReader::new(file);
-            while let Some(line) = lines::next(&mut reader).map_err(read)? {
-                let entry = Entry::of(line);
-                if entry.is_some_and(|entry| take(entry).is_break()) {
-                    return Ok(());
-                }
+        // Opened first: it may be put away while the others are read.
+        let mut newest = place.read(place.log_name())?;
+        let full = place.full()?;
+        if newest.is_none() && full.is_empty() {
+            return Err(FileAuditError::Missing);
+        }
+        for last in full {
+            // One that was removed since is no longer of the log.
+            let Some(file) = place.read(&place.full_name(last))? else {
+                continue;
+            };
+            if newest.as_ref().is_some_and(|newest| same(newest, &file)) {
+                newest = place.read(place.log_name())?;
+            }
+            if give(file, &mut take)?.is_break() {
+                return Ok(());
             }
         }
-        Ok(())
+        newest.map_or(Ok(()), |newest| give(newest, &mut take).map(drop))
     };
     all().map_err(|error: FileAuditError| error.into_port(path))
 }
 
-/// The files of a log, oldest first. One that is put away meanwhile is there all the same, since
-/// the newest is opened first.
-fn files(place: &Place) -> Result<Vec<File>, FileAuditError> {
-    let newest = place.read(place.log_name())?;
-    let mut files = Vec::new();
-    for last in place.full()? {
-        // One that was removed since is no longer of the log.
-        files.extend(place.read(&place.full_name(last))?);
-    }
-    let same = |file: &File, other: &File| {
-        let of = |file: &File| file.metadata().map(|m| (m.dev(), m.ino())).ok();
-        of(file) == of(other)
-    };
-    match newest {
-        Some(newest) if files.iter().any(|file| same(file, &newest)) => {
-            files.extend(place.read(place.log_name())?);
+fn give(
+    file: File,
+    take: &mut impl FnMut(Entry) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>, FileAuditError> {
+    let mut reader = BufReader::new(file);
+    while let Some(line) = lines::next(&mut reader).map_err(read)? {
+        if Entry::of(line).is_some_and(|entry| take(entry).is_break()) {
+            return Ok(ControlFlow::Break(()));
         }
-        Some(newest) => files.push(newest),
-        None if files.is_empty() => return Err(FileAuditError::Missing),
-        None => {}
     }
-    Ok(files)
+    Ok(ControlFlow::Continue(()))
+}
+
+fn same(file: &File, other: &File) -> bool {
+    let of = |file: &File| file.metadata().map(|m| (m.dev(), m.ino())).ok();
+    of(file) == of(other)
 }
 
 pub(crate) fn missing(error: FileAuditError) -> FileAuditError {

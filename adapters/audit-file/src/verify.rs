@@ -1,6 +1,6 @@
 //! Whether a log is as it was written.
 
-use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::os::unix::fs::MetadataExt;
@@ -68,47 +68,65 @@ pub struct Verification {
 pub fn verify(path: &Path, expected: Option<(u64, &str)>) -> Result<Verification, PortError> {
     let look = || {
         let place = Place::of(path, false).map_err(missing)?;
-        let (head, files) = snapshot(&place)?;
+        let Snapshot { head, full, newest } = snapshot(&place)?;
         let mut walk = Walk::new(head, expected);
-        for (name, file, size) in files {
-            walk.file(name, file, size)?;
+        // One after the other: there may be more of them than a process may have open.
+        for last in full {
+            let name = place.full_name(last);
+            match place.read(&name)? {
+                Some(file) => walk.file(&name, file)?,
+                // Nothing of it was looked at, and it is not kept any more.
+                None => walk.begins_later(read_head_of(&place)?, last),
+            }
+        }
+        if let Some((file, size)) = newest {
+            walk.file(place.log_name(), file.take(size))?;
         }
         Ok(walk.end())
     };
     look().map_err(|error: FileAuditError| error.into_port(path))
 }
 
-type Files = VecDeque<(String, File, u64)>;
+/// A log at one moment.
+struct Snapshot {
+    head: Option<Head>,
+    /// The files that are full, by the number of their last entry.
+    full: Vec<u64>,
+    /// The one that is written, and its size.
+    newest: Option<(File, u64)>,
+}
 
-/// The head, and each file with its name and size, as they are at one moment.
-fn snapshot(place: &Place) -> Result<(Option<Head>, Files), FileAuditError> {
-    let head = place.read(&place.head_name())?;
-    if let Some(head) = &head {
-        lock(head, Instant::now() + LOCK_WAIT, File::try_lock_shared)?;
+fn snapshot(place: &Place) -> Result<Snapshot, FileAuditError> {
+    let file = place.read(&place.head_name())?;
+    if let Some(file) = &file {
+        lock(file, Instant::now() + LOCK_WAIT, File::try_lock_shared)?;
     }
-    let told = head.as_ref().map(read_head).transpose().map_err(read)?;
-    let told = told.flatten();
-    let mut files = Files::new();
-    let first = told.as_ref().map_or(0, |head| head.first);
+    let head = file.as_ref().map(read_head).transpose().map_err(read)?;
+    let head = head.flatten();
+    let newest = place.read(place.log_name())?;
+    let newest = newest.map(|file| file.metadata().map(|log| (file, log.size())));
+    let newest = newest.transpose().map_err(read)?;
+    let first = head.as_ref().map_or(0, |head| head.first);
+    let mut full = place.full()?;
     // Those before are to be removed: a writer was ended before it could.
-    let full = place.full()?.into_iter().filter(|last| *last >= first);
-    let names = full.map(|last| place.full_name(last));
-    for name in names.chain([place.log_name().to_owned()]) {
-        if let Some(file) = place.read(&name)? {
-            let size = file.metadata().map_err(read)?.size();
-            files.push_back((name.to_string_lossy().into_owned(), file, size));
-        }
-    }
-    if files.is_empty() && told.is_none() {
+    full.retain(|last| *last >= first);
+    if newest.is_none() && full.is_empty() && head.is_none() {
         return Err(FileAuditError::Missing);
     }
     // The lock ends with the descriptor.
-    Ok((told, files))
+    Ok(Snapshot { head, full, newest })
+}
+
+fn read_head_of(place: &Place) -> Result<Option<Head>, FileAuditError> {
+    let file = place.read(&place.head_name())?;
+    let head = file.as_ref().map(read_head).transpose().map_err(read)?;
+    Ok(head.flatten())
 }
 
 /// A line that waits for the next one, which may tell that it is torn.
 struct Held {
     line: Line,
+    link: Option<Link>,
     file: String,
     number: u64,
 }
@@ -156,15 +174,27 @@ impl<'a> Walk<'a> {
         });
     }
 
-    fn file(&mut self, name: String, file: File, size: u64) -> Result<(), FileAuditError> {
+    /// The files up to the one that ends with this entry were removed meanwhile.
+    fn begins_later(&mut self, now: Option<Head>, last: u64) {
+        if let (Some(head), Some(now)) = (&mut self.head, now)
+            && now.first > last
+            && self.before.is_none()
+        {
+            head.first = now.first;
+        }
+    }
+
+    fn file(&mut self, name: &OsStr, file: impl Read) -> Result<(), FileAuditError> {
+        let name = name.to_string_lossy().into_owned();
         self.found.files += 1;
-        let mut reader = BufReader::new(file.take(size));
+        let mut reader = BufReader::new(file);
         let mut number = 0;
         while let Some(line) = lines::next(&mut reader).map_err(read)? {
             number += 1;
-            let torn = Link::of(&line.text).and_then(|link| link.torn);
+            let link = Link::of(&line.text);
+            let torn = link.as_ref().and_then(|link| link.torn.as_ref());
             if let Some(held) = self.held.take() {
-                if torn.as_ref() == Some(&held.line.hash) {
+                if torn == Some(&held.line.hash) {
                     self.found.torn += 1;
                 } else {
                     self.line(held);
@@ -172,6 +202,7 @@ impl<'a> Walk<'a> {
             }
             self.held = Some(Held {
                 line,
+                link,
                 file: name.clone(),
                 number,
             });
@@ -181,7 +212,7 @@ impl<'a> Walk<'a> {
 
     fn line(&mut self, held: Held) {
         let at = Some((held.file.as_str(), held.number));
-        let Some(link) = Link::of(&held.line.text) else {
+        let Some(link) = held.link else {
             self.find(at, "no entry: it was changed or put there".to_owned());
             return;
         };

@@ -104,7 +104,7 @@ pub struct Rule {
 pub struct SandboxPolicyFaults(pub Vec<String>);
 
 /// A policy whose patterns are parsed and whose examples hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CheckedPolicy {
     images: Vec<ImagePattern>,
     egress: bool,
@@ -138,17 +138,6 @@ impl CheckedRule {
             && self
                 .network
                 .is_none_or(|network| proposal.network == network)
-    }
-}
-
-impl Default for CheckedPolicy {
-    fn default() -> Self {
-        Self {
-            images: Vec::new(),
-            egress: false,
-            volume_roots: Vec::new(),
-            rules: Vec::new(),
-        }
     }
 }
 

@@ -24,8 +24,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Characters of a client's own name that are kept.
 const CLIENT: usize = 128;
 
-/// Name of the verdict on a sandbox whose limits are not all enforced.
-
 /// The arguments that an entry may name.
 const ARGUMENTS: [&str; 10] = [
     "code",

@@ -280,6 +280,43 @@ async fn full_files_are_put_away_and_the_chain_goes_through_them() {
     assert!(findings(&path)[0].contains("entries 1 to"));
 }
 
+/// Run by the test below in a process of its own.
+#[test]
+fn reads_with_few_descriptors() {
+    let Ok(path) = std::env::var("AUDIT_TEST_FEW") else {
+        return;
+    };
+    let path = Path::new(&path);
+    assert_eq!(verified(path).entries, 200);
+    let mut seen = 0;
+    entries(path, |_| {
+        seen += 1;
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    assert_eq!(seen, 200);
+}
+
+#[tokio::test]
+async fn there_may_be_more_files_than_descriptors() {
+    let (_directory, path, _log) = log();
+    let options = FileAuditOptions {
+        sync: false,
+        ..small(None)
+    };
+    write(&path, options, 200).await;
+    assert!(files(&path).len() > 40);
+    let status = Command::new("sh")
+        .arg("-c")
+        .arg("ulimit -n 24; exec \"$0\" --exact tests::chain::reads_with_few_descriptors")
+        .arg(std::env::current_exe().unwrap())
+        .env("AUDIT_TEST_FEW", &path)
+        .stdout(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
 #[tokio::test]
 async fn no_more_files_are_kept_than_asked_and_what_is_gone_is_known() {
     let (_directory, path, _log) = log();
