@@ -118,7 +118,7 @@ fn mounts_are_below_a_root_and_of_the_session() {
         ("/var", "/var/run is in no sandbox"),
         ("/run/docker.sock", "/run is in no sandbox"),
         ("/srv/forge/shared/docker.sock", "it commands an engine"),
-        ("/home/someone", "below no directory in `volume_roots`"),
+        ("/opt/data", "below no directory in `volume_roots`"),
         (
             "/srv/forger/sessions/s1",
             "below no directory in `volume_roots`",
