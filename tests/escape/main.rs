@@ -9,18 +9,30 @@
 
 mod agent;
 mod capabilities;
-#[allow(dead_code, reason = "each test binary uses a part of the shared helpers")]
+#[allow(
+    dead_code,
+    reason = "each test binary uses a part of the shared helpers"
+)]
 #[path = "../sandbox/client.rs"]
 mod client;
 mod devices;
-#[allow(dead_code, reason = "each test binary uses a part of the shared helpers")]
+#[allow(
+    dead_code,
+    reason = "each test binary uses a part of the shared helpers"
+)]
 #[path = "../sandbox/home.rs"]
 mod home;
-#[allow(dead_code, reason = "each test binary uses a part of the shared helpers")]
+#[allow(
+    dead_code,
+    reason = "each test binary uses a part of the shared helpers"
+)]
 #[path = "../sandbox/host.rs"]
 mod host;
 mod host_files;
-#[allow(dead_code, reason = "each test binary uses a part of the shared helpers")]
+#[allow(
+    dead_code,
+    reason = "each test binary uses a part of the shared helpers"
+)]
 #[path = "../sandbox/leftovers.rs"]
 mod leftovers;
 mod mounts;

@@ -88,8 +88,8 @@ impl Place {
     /// The result of a run of some Python, which must end well.
     pub(crate) fn result(&self, code: &str) -> Value {
         let finished = self.run(&["--json", "-c", code]);
-        let told: Value = serde_json::from_str(&finished.stdout)
-            .unwrap_or_else(|e| panic!("{e}: {finished:?}"));
+        let told: Value =
+            serde_json::from_str(&finished.stdout).unwrap_or_else(|e| panic!("{e}: {finished:?}"));
         assert_eq!(told["ended_by"], "completed", "{told:#}");
         told["result"].clone()
     }
@@ -109,7 +109,7 @@ impl Place {
     }
 
     /// What a program prints outside as root, in the same home; `wrapper` starts the interpreter.
-    fn printed_outside(&self, name: &str, source: &str, wrapper: &[&str]) -> String {
+    pub(crate) fn printed_outside(&self, name: &str, source: &str, wrapper: &[&str]) -> String {
         let file = self.home.file(name, source);
         let interpreter: &[&str] = if name.ends_with(".R") {
             &["Rscript", "--vanilla"]
@@ -177,7 +177,10 @@ impl Place {
                     .push(attempt);
             } else if got != without && !without.is_null() {
                 conclusive += 1;
-            } else if ["ENOSYS", "ENOENT", "EAFNOSUPPORT"].iter().any(|no| without == no) {
+            } else if ["ENOSYS", "ENOENT", "EAFNOSUPPORT"]
+                .iter()
+                .any(|no| without == no)
+            {
                 // The kernel has no such thing, so nobody was asked for permission.
                 let why = format!("{} outside too", without.as_str().unwrap());
                 inconclusive.entry(why).or_default().push(attempt);
@@ -189,10 +192,14 @@ impl Place {
             note(&format!("NO CONTROL ({why}): {}", attempts.join("; ")));
         }
         let (name, all) = (attempts.name, told.len());
-        note(&format!("{name}: {all} attempts, {conclusive} with a control"));
+        note(&format!(
+            "{name}: {all} attempts, {conclusive} with a control"
+        ));
         // A host that refuses everything to everybody would prove nothing.
         if conclusive * 2 < all {
-            wrong.push(format!("only {conclusive} attempts of {all} prove something"));
+            wrong.push(format!(
+                "only {conclusive} attempts of {all} prove something"
+            ));
         }
         wrong
     }
@@ -214,5 +221,8 @@ fn table_of(text: &str) -> Value {
         let of = json!({"got": some(got), "refusal": refusal, "control": some(control)});
         (format!("R: {name}"), of)
     };
-    text.lines().map(line).collect::<serde_json::Map<_, _>>().into()
+    text.lines()
+        .map(line)
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }

@@ -4,4 +4,4 @@ for (node in c("block b 8 0", "memory c 1 1", "log c 1 11", "pipe p")) {
     attempt(paste("system: mknod", node), "EPERM", function() shell(paste("cd", directory, "&& mknod", node)))
 }
 native(plain("mknodat"))
-for (name in c("mem", "kmsg", "fuse", "ptmx", "loop-control", "kvm")) opened(file.path("/dev", name), "r", "ENOENT")
+for (name in c("mem", "kmsg", "fuse", "loop-control", "kvm", "vda", "net/tun")) opened(file.path("/dev", name), "r", "ENOENT")

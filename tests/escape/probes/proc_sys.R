@@ -1,5 +1,4 @@
-for (path in c("/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/panic", "/proc/sys/vm/panic_on_oom",
-               "/proc/sys/vm/drop_caches")) {
+for (path in c("/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/panic", "/proc/sys/vm/panic_on_oom")) {
     opened(path, "r+", "EACCES")
 }
 opened("/proc/sys/kernel/ns_last_pid", "r+", "EROFS ENOENT")
