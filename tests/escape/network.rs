@@ -1,4 +1,4 @@
-//! Network: loopback of one's own and nothing else, five families of sockets.
+//! Network: loopback of one's own and nothing else, four families of sockets.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;

@@ -22,7 +22,7 @@ def written(name, text):
 
 attempt("write /proc/1/timerslack_ns")(lambda: written("timerslack_ns", b"50000"))
 for name in ["current", "exec"]:
-    attempt(f"write /proc/1/attr/{name}", "EACCES ENOENT", "nobody may for another process")(
+    attempt(f"write /proc/1/attr/{name}", "EPERM ENOENT", "nobody may for another process")(
         lambda name=name: written(f"attr/{name}", b"x"))
 for name in ["fd", "fdinfo", "map_files"]:
     attempt(f"list /proc/1/{name}", "EACCES")(lambda name=name: os.listdir(f"/proc/1/{name}"))

@@ -4,5 +4,5 @@ native(plain("capset"))
 commanded("renice -n -5 -p $$", "EACCES")
 shield("/srv")
 attempt("system: chown 0", "EPERM", function() {
-    shell(paste("cd", if (CONTROL) "/srv" else "/workspace", "&& touch mine && chown", if (CONTROL) "1" else "0", "mine"))
+    shell(paste("cd", if (CONTROL) "/srv" else "/tmp", "&& touch mine && chown", if (CONTROL) "1" else "0", "mine"))
 })

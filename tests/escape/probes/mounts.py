@@ -90,6 +90,13 @@ spoiled("make a socket beside programs", lambda: socket.socket(socket.AF_UNIX).b
 spoiled("remove /etc/passwd", lambda: os.unlink("/etc/passwd"), "/etc", ["passwd"])
 spoiled("replace /etc/passwd", lambda: os.rename("/etc/passwd", "/etc/group"), "/etc", ["passwd", "group"])
 spoiled("change the mode of /etc/passwd", lambda: os.chmod("/etc/passwd", 0o666), "/etc", ["passwd"])
+# What is not of the system is not there.
+for path in ["/root", "/home", "/var", "/srv", "/opt", "/boot", "/mnt", "/media", "/sys/fs/cgroup", "/run/user", "/etc/ssh",
+             "/etc/ssl/private", "/usr/../home"]:
+    attempt(f"list {path}", "ENOENT")(lambda path=path: os.listdir(path))
+for path in ["/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/machine-id", "/etc/fstab", "/etc/subuid"]:
+    opening(path, os.O_RDONLY, "ENOENT")
+attempt("create in /var/tmp", "ENOENT")(lambda: os.close(os.open("/var/tmp", os.O_TMPFILE | os.O_WRONLY, 0o600)))
 # Not even by way of a link in a place that is writable, or of a hard link there.
 spoiled("link a program to the workspace", lambda: os.link(ENV, "/usr/bin/x" if CONTROL else "/workspace/env"), refusal="EXDEV")
 

@@ -124,5 +124,5 @@ for directory in ["/tmp", "/dev/shm"]:
         directory, lambda where: os.posix_fallocate(os.open(f"{where}/a", os.O_CREAT | os.O_RDWR), 0, 80 << 20)))
 attempt("a zip bomb in /tmp", "ENOSPC")(lambda: filled("/tmp", zipped))
 attempt("an allocated file in the workspace", "ENOSPC", "it would take as much of the host's memory")(
-    lambda: os.posix_fallocate(os.open("/workspace/allocated", os.O_CREAT | os.O_RDWR), 0, 2 << 30))
+    lambda: filled("/workspace", lambda where: os.posix_fallocate(os.open(f"{where}/a", os.O_CREAT | os.O_RDWR), 0, 2 << 30)))
 tell()
