@@ -175,7 +175,9 @@ impl Place {
                     .entry(why.to_owned())
                     .or_default()
                     .push(attempt);
-            } else if got != without && !without.is_null() {
+            } else if !is_answer(without) {
+                wrong.push(format!("{attempt} has no answer outside: {without}"));
+            } else if got != without {
                 conclusive += 1;
             } else if ["ENOSYS", "ENOENT", "EAFNOSUPPORT"]
                 .iter()
@@ -203,6 +205,16 @@ impl Place {
         }
         wrong
     }
+}
+
+/// Whether it is the name of an errno or a signal, or a success: else the control itself is broken.
+fn is_answer(got: &Value) -> bool {
+    let name = |text: &str| {
+        text.chars()
+            .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit())
+    };
+    got.as_str()
+        .is_some_and(|text| text == "done" || text == "gone" || name(text))
 }
 
 fn json_of(text: &str) -> Value {
