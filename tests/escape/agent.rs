@@ -112,7 +112,8 @@ rights = array.array('i', [0] * 50)
 with socket.socket(fileno=os.dup(3)) as channel:
     for _ in range(200):
         # Those on their way are counted with the open ones, so it may have to wait for the agent.
-        while attempt(lambda: channel.sendmsg([b'\0\0\0\2{}'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])) == 'ETOOMANYREFS': pass
+        message = [b'\0\0\0\2{}'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
+        while attempt(lambda: channel.sendmsg(*message)) == 'ETOOMANYREFS': pass
     peer = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
 [sorted(set(sent)), int.from_bytes(peer[:4], 'little'), os.getppid()]
 "#;

@@ -3,8 +3,8 @@
 
 CONTROL <- "control" %in% commandArgs(trailingOnly = TRUE)
 ERRORS <- c("Operation not permitted" = "EPERM", "Permission denied" = "EACCES", "Read-only file system" = "EROFS",
-            "No such file or directory" = "ENOENT", "Function not implemented" = "ENOSYS", "Connection refused" = "ECONNREFUSED",
-            "Network is unreachable" = "ENETUNREACH", "No space left on device" = "ENOSPC", "Too many open files" = "EMFILE",
+            "No such file or directory" = "ENOENT", "Function not implemented" = "ENOSYS",
+            "Connection refused" = "ECONNREFUSED", "Network is unreachable" = "ENETUNREACH", "No space left on device" = "ENOSPC", "Too many open files" = "EMFILE",
             "Resource temporarily unavailable" = "EAGAIN", "Invalid argument" = "EINVAL", "No such process" = "ESRCH")
 
 # The name of the error that a text speaks of, or the text.
@@ -32,7 +32,8 @@ attempt <- function(name, refusal, what, control = "") {
 
 # A command of the shell; what it says when it fails is the error.
 shell <- function(command) {
-    said <- suppressWarnings(system2("/bin/sh", c("-c", shQuote(command)), stdout = TRUE, stderr = TRUE, env = "LC_ALL=C"))
+    said <- suppressWarnings(system2("/bin/sh", c("-c", shQuote(command)), stdout = TRUE, stderr = TRUE,
+        env = "LC_ALL=C"))
     if (!is.null(attr(said, "status"))) stop(paste(said, collapse = " "))
 }
 commanded <- function(command, refusal = "EPERM", control = "") {
@@ -40,14 +41,14 @@ commanded <- function(command, refusal = "EPERM", control = "") {
 }
 
 opened <- function(path, mode, refusal, control = "") {
-    attempt(paste0("file(", path, ", ", mode, ")"), refusal, function() close(file(path, mode)), control)
+    attempt(paste0("file(", path, ", ", mode, ")"), refusal, function() close(file(path, mode, raw = TRUE)), control)
 }
 
 # In the control: hides a directory behind a private one, which attempts may then spoil.
 shield <- function(directory) if (CONTROL) shell(paste("mount -t tmpfs none", directory))
 
-# System calls by native code of one's own, a process for each. The arguments are -1 where none are given: no descriptor,
-# no process, no address, no flag.
+# System calls by native code of one's own, a process for each. The arguments are -1 where none are given: no
+# descriptor, no process, no address, no flag.
 SOURCE <- '
 #define _GNU_SOURCE
 #include <errno.h>

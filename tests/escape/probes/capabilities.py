@@ -1,9 +1,20 @@
+# Attempts on the barrier `capabilities`. `attempts.py` is put before it.
+
 import shutil
 import subprocess
 
 # -- become somebody else
-for name, words in {"setuid": [0], "setgid": [0], "setreuid": [0, 0], "setregid": [0, 0], "setresuid": [0, 0, 0],
-                    "setresgid": [0, 0, 0], "setfsuid": [0], "setfsgid": [0], "setgroups": [0, None]}.items():
+for name, words in {
+    "setuid": [0],
+    "setgid": [0],
+    "setreuid": [0, 0],
+    "setregid": [0, 0],
+    "setresuid": [0, 0, 0],
+    "setresgid": [0, 0, 0],
+    "setfsuid": [0],
+    "setfsgid": [0],
+    "setgroups": [0, None],
+}.items():
     simple(name, *words)
 for name in ["setuid", "setresuid"]:
     simple(name, *[1000] * (3 if name == "setresuid" else 1), label=f"{name} to the own id")
@@ -45,7 +56,9 @@ attempt("raise the nice value", "EACCES")(lambda: os.setpriority(os.PRIO_PROCESS
 attempt("real time")(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))
 attempt("round robin")(lambda: os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1)))
 attempt("give a file away")(lambda: give_away())
-attempt("file capabilities", "EPERM")(lambda: attribute("security.capability", struct.pack("<5I", 0x02000001, 1 << 21, 0, 0, 0)))
+attempt("file capabilities", "EPERM")(
+    lambda: attribute("security.capability", struct.pack("<5I", 0x02000001, 1 << 21, 0, 0, 0))
+)
 attempt("attribute of the trusted", "EPERM")(lambda: attribute("trusted.x", b"1"))
 attempt("pretend to be root to a socket")(lambda: pretend())
 attempt("read a file of root", "EACCES")(lambda: unreadable())

@@ -1,7 +1,18 @@
-kinds = [("block", stat.S_IFBLK, 8 << 8), ("memory", stat.S_IFCHR, 1 << 8 | 1), ("kernel log", stat.S_IFCHR, 1 << 8 | 11),
-         ("whiteout", stat.S_IFCHR, 0), ("fuse", stat.S_IFCHR, 10 << 8 | 229), ("tun", stat.S_IFCHR, 10 << 8 | 200),
-         ("kvm", stat.S_IFCHR, 10 << 8 | 232), ("null", stat.S_IFCHR, 1 << 8 | 3), ("fifo", stat.S_IFIFO, 0),
-         ("socket", stat.S_IFSOCK, 0), ("file", stat.S_IFREG, 0)]
+# Attempts on the barrier `devices`. `attempts.py` is put before it.
+
+kinds = [
+    ("block", stat.S_IFBLK, 8 << 8),
+    ("memory", stat.S_IFCHR, 1 << 8 | 1),
+    ("kernel log", stat.S_IFCHR, 1 << 8 | 11),
+    ("whiteout", stat.S_IFCHR, 0),
+    ("fuse", stat.S_IFCHR, 10 << 8 | 229),
+    ("tun", stat.S_IFCHR, 10 << 8 | 200),
+    ("kvm", stat.S_IFCHR, 10 << 8 | 232),
+    ("null", stat.S_IFCHR, 1 << 8 | 3),
+    ("fifo", stat.S_IFIFO, 0),
+    ("socket", stat.S_IFSOCK, 0),
+    ("file", stat.S_IFREG, 0),
+]
 
 
 def node(directory, name, kind, device, old=False):
@@ -31,10 +42,47 @@ if X86:
     attempt("x32 mknod", "SIGSYS")(lambda: shielded(lambda: x32("mknod", b"/tmp/fifo", fifo, 0)))
 
 # -- what is not in /dev. Where the host has none either there is nothing to be held against.
-for name in ["mem", "kmem", "port", "kmsg", "fuse", "kvm", "net/tun", "loop-control", "loop0", "sda", "vda", "nvme0", "console",
-             "tty0", "ttyS0", "vcs", "userfaultfd", "vsock", "vhost-net", "hwrng", "rtc0", "btrfs-control", "mapper/control",
-             "cpu_dma_latency", "dri/card0", "input/event0", "snd/timer", "uinput", "uhid", "vfio/vfio", "sev", "sgx_enclave",
-             "tpm0", "nvram", "mcelog", "cuse", "autofs", "ppp", "zram0"]:
+for name in [
+    "mem",
+    "kmem",
+    "port",
+    "kmsg",
+    "fuse",
+    "kvm",
+    "net/tun",
+    "loop-control",
+    "loop0",
+    "sda",
+    "vda",
+    "nvme0",
+    "console",
+    "tty0",
+    "ttyS0",
+    "vcs",
+    "userfaultfd",
+    "vsock",
+    "vhost-net",
+    "hwrng",
+    "rtc0",
+    "btrfs-control",
+    "mapper/control",
+    "cpu_dma_latency",
+    "dri/card0",
+    "input/event0",
+    "snd/timer",
+    "uinput",
+    "uhid",
+    "vfio/vfio",
+    "sev",
+    "sgx_enclave",
+    "tpm0",
+    "nvram",
+    "mcelog",
+    "cuse",
+    "autofs",
+    "ppp",
+    "zram0",
+]:
     attempt(f"look at /dev/{name}", "ENOENT")(lambda name=name: os.stat(f"/dev/{name}"))
 opening("/dev/ptmx", os.O_RDONLY, "ENOENT")
 attempt("make a terminal", "ENOENT")(lambda: os.openpty())
@@ -72,6 +120,5 @@ def _():
 
 
 RNDRESEEDCRNG = 0x5207
-attempt("seed the kernel's random numbers")(
-    lambda: fcntl.ioctl(os.open("/dev/urandom", os.O_RDONLY), RNDRESEEDCRNG, 0))
+attempt("seed the kernel's random numbers")(lambda: fcntl.ioctl(os.open("/dev/urandom", os.O_RDONLY), RNDRESEEDCRNG, 0))
 tell()

@@ -1,4 +1,4 @@
-"""Prints, as one JSON object, what a process can see of itself and of the world. Runs inside the sandbox and outside."""
+"""Prints, as one JSON object, what a process can see of itself and of the world, inside the sandbox and outside."""
 
 import ctypes
 import json
@@ -11,7 +11,18 @@ import sys
 
 CONTROL = sys.argv[1:] == ["control"]
 # Where the kernel tells of the whole machine.
-MACHINE = ["acpi", "bootconfig", "cmdline", "config.gz", "diskstats", "interrupts", "iomem", "ioports", "kallsyms", "kcore"]
+MACHINE = [
+    "acpi",
+    "bootconfig",
+    "cmdline",
+    "config.gz",
+    "diskstats",
+    "interrupts",
+    "iomem",
+    "ioports",
+    "kallsyms",
+    "kcore",
+]
 MACHINE += ["key-users", "keys", "kpagecount", "latency_stats", "mdstat", "modules", "partitions", "pressure"]
 MACHINE += ["sched_debug", "schedstat", "scsi", "softirqs", "swaps", "timer_list", "sys/kernel/random/boot_id"]
 # What programs read to fit themselves to the machine: psutil, numpy, R.
@@ -65,7 +76,9 @@ def devices():
     found = {}
     for name in sorted(os.listdir("/dev")):
         about = os.lstat(f"/dev/{name}")
-        kind = {stat.S_IFCHR: "char", stat.S_IFBLK: "block", stat.S_IFLNK: "link", stat.S_IFDIR: "directory"}.get(stat.S_IFMT(about.st_mode), "other")
+        kind = {stat.S_IFCHR: "char", stat.S_IFBLK: "block", stat.S_IFLNK: "link", stat.S_IFDIR: "directory"}.get(
+            stat.S_IFMT(about.st_mode), "other"
+        )
         if kind in ("char", "block"):
             kind += f" {os.major(about.st_rdev)}:{os.minor(about.st_rdev)}"
         elif kind == "link":

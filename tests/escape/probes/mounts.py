@@ -1,9 +1,32 @@
+# Attempts on the barrier `mounts`. `attempts.py` is put before it.
+
 RDONLY, NOSUID, REMOUNT, BIND, MOVE, REC = 1, 2, 32, 4096, 8192, 16384
-MASKED = ["/proc/keys", "/proc/kcore", "/proc/timer_list", "/proc/interrupts", "/proc/acpi", "/proc/sysrq-trigger", "/proc/sys"]
+MASKED = [
+    "/proc/keys",
+    "/proc/kcore",
+    "/proc/timer_list",
+    "/proc/interrupts",
+    "/proc/acpi",
+    "/proc/sysrq-trigger",
+    "/proc/sys",
+]
 
 # -- the old interface
-for kind in ["tmpfs", "proc", "sysfs", "cgroup", "cgroup2", "devpts", "mqueue", "ramfs", "overlay", "securityfs", "debugfs",
-             "bpf", "fuse"]:
+for kind in [
+    "tmpfs",
+    "proc",
+    "sysfs",
+    "cgroup",
+    "cgroup2",
+    "devpts",
+    "mqueue",
+    "ramfs",
+    "overlay",
+    "securityfs",
+    "debugfs",
+    "bpf",
+    "fuse",
+]:
     options = b"memory" if kind == "cgroup" else None
     simple("mount", b"none", b"/tmp", kind.encode(), 0, options, label=f"mount {kind}")
 simple("mount", b"/", b"/tmp", None, BIND | REC, None, label="bind mount")
@@ -51,7 +74,8 @@ simple("open_by_handle_at", -1, (ctypes.c_uint32 * 8)(), 0)
 # The hole of 2014: the root of a file system has number 2, or 128 on XFS, whatever is mounted over it.
 handle = struct.pack("<IiQ", 8, 1, 2)
 attempt("open the root by its number")(
-    lambda: call("open_by_handle_at", os.open("/", os.O_RDONLY), ctypes.create_string_buffer(handle), os.O_RDONLY))
+    lambda: call("open_by_handle_at", os.open("/", os.O_RDONLY), ctypes.create_string_buffer(handle), os.O_RDONLY)
+)
 
 # -- the read-only root: what the mount refuses comes before what the owner does
 for path in ["/", "/usr", "/usr/bin", "/etc", "/run", "/run/forge"]:
@@ -82,7 +106,10 @@ spoiled("rename a program", lambda: os.rename(ENV, "/usr/bin/other"))
 spoiled("change the mode of a program", lambda: os.chmod(ENV, 0o777))
 spoiled("change the owner of a program", lambda: os.chown(ENV, 1000, 1000))
 spoiled("change the time of a program", lambda: os.utime(ENV, (0, 0)))
-spoiled("give a program an attribute", lambda: os.setxattr(ENV, "security.capability", struct.pack("<5I", 0x02000001, 1, 0, 0, 0)))
+spoiled(
+    "give a program an attribute",
+    lambda: os.setxattr(ENV, "security.capability", struct.pack("<5I", 0x02000001, 1, 0, 0, 0)),
+)
 spoiled("link a program", lambda: os.link(ENV, "/usr/bin/other"))
 spoiled("make a link beside programs", lambda: os.symlink("env", "/usr/bin/other"))
 spoiled("make a directory beside programs", lambda: os.mkdir("/usr/bin/other"))
@@ -91,14 +118,31 @@ spoiled("remove /etc/passwd", lambda: os.unlink("/etc/passwd"), "/etc", ["passwd
 spoiled("replace /etc/passwd", lambda: os.rename("/etc/passwd", "/etc/group"), "/etc", ["passwd", "group"])
 spoiled("change the mode of /etc/passwd", lambda: os.chmod("/etc/passwd", 0o666), "/etc", ["passwd"])
 # What is not of the system is not there.
-for path in ["/root", "/home", "/var", "/srv", "/opt", "/boot", "/mnt", "/media", "/sys/fs/cgroup", "/run/user", "/etc/ssh",
-             "/etc/ssl/private", "/usr/../home"]:
+for path in [
+    "/root",
+    "/home",
+    "/var",
+    "/srv",
+    "/opt",
+    "/boot",
+    "/mnt",
+    "/media",
+    "/sys/fs/cgroup",
+    "/run/user",
+    "/etc/ssh",
+    "/etc/ssl/private",
+    "/usr/../home",
+]:
     attempt(f"list {path}", "ENOENT")(lambda path=path: os.listdir(path))
 for path in ["/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/machine-id", "/etc/fstab", "/etc/subuid"]:
     opening(path, os.O_RDONLY, "ENOENT")
 attempt("create in /var/tmp", "ENOENT")(lambda: os.close(os.open("/var/tmp", os.O_TMPFILE | os.O_WRONLY, 0o600)))
 # Not even by way of a link in a place that is writable, or of a hard link there.
-spoiled("link a program to the workspace", lambda: os.link(ENV, "/usr/bin/x" if CONTROL else "/workspace/env"), refusal="EXDEV")
+spoiled(
+    "link a program to the workspace",
+    lambda: os.link(ENV, "/usr/bin/x" if CONTROL else "/workspace/env"),
+    refusal="EXDEV",
+)
 
 
 @attempt("write a program through a symbolic link", "EACCES")

@@ -1,3 +1,5 @@
+# Attempts on the barrier `namespaces`. `attempts.py` is put before it.
+
 # -- unshare and clone
 for kind, flag in [*NEW.items(), ("time", 0x80), ("files", 0x400), ("fs", 0x200), ("sysvsem", 0x40000)]:
     simple("unshare", flag, label=f"unshare {kind}")
@@ -15,7 +17,9 @@ for kind, flag in NEW.items():
     attempt(f"clone {kind}")(lambda flag=flag: clone(flag))
     attempt(f"clone {kind}, high bit")(lambda flag=flag: clone(flag | HIGH))
     if X86:
-        attempt(f"int 0x80 clone {kind}", "SIGSYS")(lambda flag=flag: reap(i386("clone", flag | signal.SIGCHLD, 0, 0, 0, 0)))
+        attempt(f"int 0x80 clone {kind}", "SIGSYS")(
+            lambda flag=flag: reap(i386("clone", flag | signal.SIGCHLD, 0, 0, 0, 0))
+        )
         attempt(f"x32 clone {kind}", "SIGSYS")(lambda flag=flag: reap(x32("clone", flag | signal.SIGCHLD, 0, 0, 0, 0)))
 attempt("clone user and net at once")(lambda: clone(NEW["user"] | NEW["net"]))
 
@@ -33,7 +37,8 @@ for kind in ["cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"]:
     attempt(f"setns {kind}")(lambda kind=kind: call("setns", os.open(f"/proc/self/ns/{kind}", os.O_RDONLY), 0))
     # The agent may not be looked into, so there is nothing to enter.
     attempt(f"setns {kind} of the first process", "EACCES")(
-        lambda kind=kind: call("setns", os.open(f"/proc/1/ns/{kind}", os.O_RDONLY), 0))
+        lambda kind=kind: call("setns", os.open(f"/proc/1/ns/{kind}", os.O_RDONLY), 0)
+    )
 attempt("setns by pidfd")(lambda: call("setns", call("pidfd_open", 1, 0), NEW["uts"] | NEW["ipc"]))
 attempt("setns by pidfd, high bit")(lambda: call("setns", call("pidfd_open", 1, 0), NEW["uts"] | HIGH))
 foreign("setns", -1, 0)

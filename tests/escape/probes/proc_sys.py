@@ -1,3 +1,5 @@
+# Attempts on the barrier `proc_sys`. `attempts.py` is put before it.
+
 # -- switches of the kernel, opened for writing and not written to. ENOENT where a kernel may be built without one.
 for path, refusal in {
     "/proc/sysrq-trigger": "EACCES ENOENT",
@@ -42,12 +44,23 @@ opening("/proc/sys/user/max_user_namespaces", os.O_WRONLY, "EACCES", needs=SYS_R
 for name in ["sysrq-trigger", "sys/kernel/core_pattern", "sys/vm/drop_caches"]:
     # Its owner may not be changed either, nor its mode.
     attempt(f"take /proc/{name}", "EROFS ENOENT", "it would change the host's")(
-        lambda name=name: os.chmod(f"/proc/{name}", 0o666))
+        lambda name=name: os.chmod(f"/proc/{name}", 0o666)
+    )
 
 # -- control groups
 GROUP = "/sys/fs/cgroup"
-for name in ["cgroup.procs", "memory.max", "cgroup.kill", "release_agent", "memory/release_agent", "memory/memory.limit_in_bytes",
-             "devices/devices.allow", "pids/cgroup.procs", "unified/cgroup.procs", "freezer/cgroup.procs"]:
+for name in [
+    "cgroup.procs",
+    "memory.max",
+    "cgroup.kill",
+    "release_agent",
+    "memory/release_agent",
+    "memory/memory.limit_in_bytes",
+    "devices/devices.allow",
+    "pids/cgroup.procs",
+    "unified/cgroup.procs",
+    "freezer/cgroup.procs",
+]:
     opening(f"{GROUP}/{name}", os.O_WRONLY, "ENOENT")
 for directory in ["", "/memory", "/unified"]:
     attempt(f"list {GROUP}{directory}", "ENOENT")(lambda directory=directory: os.listdir(GROUP + directory))

@@ -1,3 +1,5 @@
+# Attempts on the barrier `resources`. `attempts.py` is put before it.
+
 import threading
 import zipfile
 
@@ -118,11 +120,20 @@ def zipped(where):
 for directory in ["/tmp", "/dev/shm"]:
     attempt(f"bytes in {directory}", "ENOSPC")(lambda directory=directory: filled(directory, bytes_of(80)))
     attempt(f"files in {directory}", "ENOSPC")(
-        lambda directory=directory: filled(directory, lambda where: many(20_000, lambda n: os.symlink("x", f"{where}/{n}"))))
+        lambda directory=directory: filled(
+            directory, lambda where: many(20_000, lambda n: os.symlink("x", f"{where}/{n}"))
+        )
+    )
     attempt(f"a sparse file in {directory}", "ENOSPC")(lambda directory=directory: filled(directory, sparse))
-    attempt(f"an allocated file in {directory}", "ENOSPC")(lambda directory=directory: filled(
-        directory, lambda where: os.posix_fallocate(os.open(f"{where}/a", os.O_CREAT | os.O_RDWR), 0, 80 << 20)))
+    attempt(f"an allocated file in {directory}", "ENOSPC")(
+        lambda directory=directory: filled(
+            directory, lambda where: os.posix_fallocate(os.open(f"{where}/a", os.O_CREAT | os.O_RDWR), 0, 80 << 20)
+        )
+    )
 attempt("a zip bomb in /tmp", "ENOSPC")(lambda: filled("/tmp", zipped))
 attempt("an allocated file in the workspace", "ENOSPC", "it would take as much of the host's memory")(
-    lambda: filled("/workspace", lambda where: os.posix_fallocate(os.open(f"{where}/a", os.O_CREAT | os.O_RDWR), 0, 2 << 30)))
+    lambda: filled(
+        "/workspace", lambda where: os.posix_fallocate(os.open(f"{where}/a", os.O_CREAT | os.O_RDWR), 0, 2 << 30)
+    )
+)
 tell()

@@ -1,3 +1,5 @@
+# Attempts on the barrier `seccomp`. `attempts.py` is put before it.
+
 NULLS = [None] * 6
 NOWHERE = [-1] * 6  # no descriptor, no process, no address, no length
 
@@ -64,7 +66,8 @@ simple("settimeofday", None, None)
 simple("adjtimex", None)
 simple("clock_adjtime", 0, None)
 attempt("time.clock_settime", "EPERM", "it would set the host's clock")(
-    lambda: __import__("time").clock_settime(0, __import__("time").time()))
+    lambda: __import__("time").clock_settime(0, __import__("time").time())
+)
 
 # -- the host's administration
 simple("swapon", b"/no such file", 0)
@@ -139,7 +142,12 @@ simple("sched_getattr", 0, None, 0, 0)
 simple("sched_setattr", 0, None, 0)
 
 # -- other ways in
-simple("getpid", label="getpid is answered", refusal="done", control="the control of this probe itself: a call that is allowed")
+simple(
+    "getpid",
+    label="getpid is answered",
+    refusal="done",
+    control="the control of this probe itself: a call that is allowed",
+)
 foreign("getpid")
 # What nobody has heard of is missing, so that libc falls back.
 attempt("call 600", "ENOSYS", "there is none in any kernel")(lambda: numbered(600))
@@ -149,14 +157,16 @@ if X86:
     # The numbers of x32 calls without its bit, which kernels before 5.4 took for them.
     for number in [520, 521, 545, 547]:
         attempt(f"call {number} of x32 without its bit", "ENOSYS", "kernels since 5.4 have none")(
-            lambda number=number: numbered(number, *NULLS))
+            lambda number=number: numbered(number, *NULLS)
+        )
 
 
 # On AMD the instruction is unknown to 64-bit programs; on Intel it is the entry of 32-bit ones, or leads back nowhere.
 @attempt("sysenter", "SIGSYS SIGSEGV SIGILL", "the kernel sets it up for 32-bit programs only")
 def _():
-    page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
-                     mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    page = mmap.mmap(
+        -1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+    )
     # mov eax, 20; sysenter. Elsewhere than on x86-64 this is no program.
     page[:7] = b"\xb8\x14\x00\x00\x00\x0f\x34" if X86 else bytes(7)
     ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
@@ -173,5 +183,6 @@ def _():
 
 
 attempt("take the filter away", "EINVAL", "there is none outside to take away")(
-    lambda: checked(libc.prctl(ctypes.c_ulong(22), ctypes.c_ulong(0), 0, 0, 0)))
+    lambda: checked(libc.prctl(ctypes.c_ulong(22), ctypes.c_ulong(0), 0, 0, 0))
+)
 tell()
