@@ -4,7 +4,8 @@
 CONTROL <- "control" %in% commandArgs(trailingOnly = TRUE)
 ERRORS <- c("Operation not permitted" = "EPERM", "Permission denied" = "EACCES", "Read-only file system" = "EROFS",
             "No such file or directory" = "ENOENT", "Function not implemented" = "ENOSYS",
-            "Connection refused" = "ECONNREFUSED", "Network is unreachable" = "ENETUNREACH", "No space left on device" = "ENOSPC", "Too many open files" = "EMFILE",
+            "Connection refused" = "ECONNREFUSED", "Network is unreachable" = "ENETUNREACH",
+            "No space left on device" = "ENOSPC", "Too many open files" = "EMFILE",
             "Resource temporarily unavailable" = "EAGAIN", "Invalid argument" = "EINVAL", "No such process" = "ESRCH")
 
 # The name of the error that a text speaks of, or the text.
