@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 
 /// Runs programs for AI agents and people, safely: every run in a fresh sandbox.
 #[derive(Debug, Parser)]
@@ -11,6 +12,9 @@ pub(crate) struct Cli {
     /// Configuration file (YAML or TOML)
     #[arg(long, global = true, env = "MCP_FORGE_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// Set one value of the configuration, over file and environment; may be given several times
+    #[arg(long, global = true, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
     /// How much to log on standard error
     #[arg(long, global = true, value_enum, default_value_t = LogLevel::Warn, value_name = "LEVEL")]
     pub(crate) log_level: LogLevel,
@@ -32,6 +36,166 @@ pub(crate) enum Command {
     Run(Box<Run>),
     /// Tells what works here, what does not, and how to mend it
     Doctor(Doctor),
+    /// Shows, checks and describes the configuration
+    #[command(subcommand)]
+    Config(Config),
+    /// Checks the policy of sandboxes and tells what it decides
+    #[command(subcommand)]
+    Policy(Policy),
+    /// Verifies and reads the audit log
+    #[command(subcommand)]
+    Audit(Audit),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Prints each effective value and where it comes from
+    Show {
+        /// Print them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Tells everything that is wrong with a configuration; exit status 1 then
+    Check {
+        /// The file to look at, alone; without, the configuration that would be used
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
+    /// Prints the JSON Schema of the configuration file
+    Schema,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Policy {
+    /// Prints the decision for a proposed sandbox, with what every rule says, as JSON
+    #[command(
+        after_help = "A proposal is a JSON object; what is left out is as mcp-forge makes it:\n  \
+        {\"image\": \"python:3.12\", \"language\": \"python\", \"session\": \"a\", \"network\": \"none\",\n   \
+        \"mounts\": [{\"source\": \"/srv/forge/shared\", \"target\": \"/mnt/shared\", \"read_only\": true}],\n   \
+        \"uid\": 1000, \"gid\": 1000, \"privileged\": false, \"capabilities\": [], \"devices\": [],\n   \
+        \"shared\": [], \"read_only_root\": true, \"no_new_privileges\": true, \"seccomp\": true}\n\n\
+        Exit status: 0 when it is allowed, 1 when it is not."
+    )]
+    Explain {
+        /// File with the proposal; `-` reads it from standard input
+        #[arg(value_name = "FILE")]
+        proposal: PathBuf,
+    },
+    /// Tells everything that is wrong with a policy file, its examples included; exit status 1 then
+    Check {
+        /// The file; without, the configured one
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
+}
+
+/// The log that is read: the configured one unless a path is given.
+#[derive(Debug, Args)]
+pub(crate) struct Log {
+    /// The audit log to read instead of the configured one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) path: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Audit {
+    /// Finds what was changed, removed or put elsewhere; exit status 1 then
+    Verify {
+        #[command(flatten)]
+        log: Log,
+        /// An entry whose number and hash were kept elsewhere, as this command prints them
+        #[arg(long, value_name = "NUMBER:HASH", value_parser = number_and_hash)]
+        expect: Option<(u64, String)>,
+        /// Print the report as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Prints the newest entries
+    Tail {
+        #[command(flatten)]
+        log: Log,
+        /// How many
+        #[arg(short = 'n', long, value_name = "N", default_value_t = 10,
+              value_parser = clap::value_parser!(u32).range(0..=100_000))]
+        lines: u32,
+        /// Go on with those that come
+        #[arg(short, long)]
+        follow: bool,
+        /// Print them as they are in the log
+        #[arg(long)]
+        json: bool,
+    },
+    /// Prints the entries that meet every condition
+    Query(Box<Query>),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Query {
+    #[command(flatten)]
+    pub(crate) log: Log,
+    /// Event, or the part of it before the dot [execution.request, container, ...]
+    #[arg(long, value_name = "EVENT")]
+    pub(crate) event: Option<String>,
+    /// Severity from which on
+    #[arg(long, value_enum, value_name = "SEVERITY")]
+    pub(crate) severity: Option<Severity>,
+    /// Run
+    #[arg(long, value_name = "ID")]
+    pub(crate) run_id: Option<String>,
+    /// Correlation id
+    #[arg(long, value_name = "ID")]
+    pub(crate) correlation_id: Option<String>,
+    /// Client
+    #[arg(long, value_name = "NAME")]
+    pub(crate) client: Option<String>,
+    /// Whether it went well
+    #[arg(long, value_name = "BOOL")]
+    pub(crate) success: Option<bool>,
+    /// From this time on: 2026-12-31T23:59:59Z, or so long ago: 90m, 2h, 7d
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) since: Option<Timestamp>,
+    /// Before this time
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) until: Option<Timestamp>,
+    /// At most so many, the newest
+    #[arg(long, value_name = "N", default_value_t = 1000,
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) limit: u32,
+    /// Print them as they are in the log
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How much an entry matters, from least to most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Severity {
+    Info,
+    Warning,
+    Error,
+    Critical,
+}
+
+fn number_and_hash(text: &str) -> Result<(u64, String), String> {
+    let told = || "must be an entry's number, a colon and its 64 hexadecimal digits".to_owned();
+    let (number, hash) = text.split_once(':').ok_or_else(told)?;
+    let number = number.parse().map_err(|_| told())?;
+    if hash.len() != 64 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(told());
+    }
+    Ok((number, hash.to_ascii_lowercase()))
+}
+
+fn time(text: &str) -> Result<Timestamp, String> {
+    if let Ok(time) = text.parse() {
+        return Ok(time);
+    }
+    let ago: SignedDuration = text
+        .parse::<Span>()
+        .and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()))
+        .map_err(|_| "must be a time such as 2026-12-31T23:59:59Z or an age such as 2h")?;
+    Timestamp::now()
+        .checked_sub(ago.abs())
+        .map_err(|_| "is before all calendars".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -157,5 +321,48 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         super::Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn times_are_given_as_such_or_as_an_age() {
+        let time = |text| super::time(text).map(|time| time.as_second());
+        assert_eq!(time("2026-12-02T00:00:00Z"), Ok(1_796_169_600));
+        assert_eq!(time("2026-12-02T01:00:00+01:00"), Ok(1_796_169_600));
+        let now = jiff::Timestamp::now().as_second();
+        for (text, seconds) in [
+            ("90m", 5400),
+            ("2h", 7200),
+            ("1d", 86_400),
+            ("1h 30m", 5400),
+        ] {
+            let ago = now - time(text).unwrap();
+            assert!((seconds - 5..=seconds + 5).contains(&ago), "{text}: {ago}");
+        }
+        for text in [
+            "",
+            "yesterday",
+            "9999999999999d",
+            "-",
+            "2026-13-01T00:00:00Z",
+        ] {
+            time(text).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_kept_hash_is_a_number_and_a_hash() {
+        let hash = "0aB".repeat(21) + "f";
+        let expected = Ok((7, hash.to_ascii_lowercase()));
+        assert_eq!(super::number_and_hash(&format!("7:{hash}")), expected);
+        for text in [
+            "",
+            "7",
+            ":",
+            &format!("x:{hash}"),
+            "7:abc",
+            &format!("7:{hash}0"),
+        ] {
+            super::number_and_hash(text).unwrap_err();
+        }
     }
 }

@@ -16,7 +16,7 @@ use mcp_forge_spool::SpoolStore;
 
 use crate::cli::{Command, Serve, Transport};
 use crate::settings::Settings;
-use crate::world::{RandomIds, SystemClock, Tasks};
+use crate::world::{RandomIds, SystemClock, Tasks, Unaudited};
 
 /// Names of the runtimes, in the order in which `auto` tries them, and whether each is there.
 const RUNTIMES: [(&str, Availability); 3] = [
@@ -205,7 +205,7 @@ impl Application {
     pub(crate) fn new(flag: Option<&str>, settings: &Settings) -> anyhow::Result<Self> {
         let runtime = Arc::new(Runtime::choose(flag, settings)?);
         let path = settings.audit_path()?;
-        let audit = FileAuditLog::open(path).map_err(|e| {
+        let audit = FileAuditLog::open(path, settings.audit_options()).map_err(|e| {
             let hint = e.hint.as_deref().unwrap_or("set audit.path");
             anyhow!("{}; {hint}", e.chain())
         })?;
@@ -214,7 +214,11 @@ impl Application {
         let ports = RunPorts {
             runtime: Arc::clone(&runtime.port),
             guest: Arc::new(StreamGuest),
-            audit: Arc::new(audit),
+            audit: if settings.runs_unaudited() {
+                Arc::new(Unaudited(audit))
+            } else {
+                Arc::new(audit)
+            },
             clock: Arc::new(SystemClock::new()),
             ids: Arc::new(RandomIds),
             blobs: Arc::new(SpoolStore::new(spool_directory())),
@@ -244,7 +248,7 @@ impl Application {
 
 /// Where the logs and files of runs go that are too large for memory: `TMPDIR`, else the place for
 /// large temporary files (Filesystem Hierarchy Standard, 5.15).
-fn spool_directory() -> PathBuf {
+pub(crate) fn spool_directory() -> PathBuf {
     std::env::var_os("TMPDIR")
         .filter(|path| !path.is_empty())
         .map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)

@@ -21,6 +21,11 @@ fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(told) => {
+            // Who wants JSON gets it for wrong options too.
+            if told.use_stderr() && std::env::args_os().any(|argument| argument == "--json") {
+                let error = anyhow::anyhow!("{}", told.render().to_string().trim_end());
+                let _ = commands::print(&commands::error_json(&error));
+            }
             let shown = told.print();
             // 2 would pass for a program's own status.
             return match shown {
@@ -32,7 +37,7 @@ fn main() -> ExitCode {
     let wants_json = match &cli.command {
         cli::Command::Run(run) => run.json,
         cli::Command::Doctor(doctor) => doctor.json,
-        cli::Command::Serve(_) => false,
+        _ => false,
     };
     let serves = matches!(cli.command, cli::Command::Serve(_));
     let _log = telemetry::start(cli.log_level, cli.log_format, serves);

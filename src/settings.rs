@@ -1,9 +1,13 @@
-//! The operator's configuration: file, then environment (`MCP_FORGE_SECTION__KEY`), over defaults.
+//! The operator's configuration: command line, environment (`MCP_FORGE_SECTION__KEY`), file,
+//! defaults, the first that sets a value.
 //!
-//! Every setting has a default, so no file is needed. What is no setting is an error, and every
-//! error names where it was set, the key, the value and what it may be.
+//! Every setting has a default, so no file is needed. What is no setting is an error, every error
+//! names where it was set, the key, the value and what it may be, and all of them are told at once.
 
+mod docs;
 mod given;
+pub(crate) mod policy_file;
+mod variables;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,9 +15,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use mcp_forge_domain::limits::{ByteSizeError, parse_byte_size};
+use mcp_forge_audit_file::FileAuditOptions;
+use mcp_forge_domain::limits::{ByteSizeError, format_byte_size, parse_byte_size};
 use mcp_forge_domain::{ExecutionPolicy, PolicyFault};
 
+pub(crate) use docs::schema;
 use given::{PREFIX, Value};
 
 /// From this likeness of two names on, one is suggested for the other.
@@ -24,7 +30,13 @@ const SHOWN: usize = 40;
 
 const RUNTIME: &str = "runtime.kind";
 const UNENFORCED: &str = "security.accept_unenforced_limits";
+const STRONG: &str = "security.require_strong_sandbox";
+const POLICY: &str = "security.policy";
 const AUDIT: &str = "audit.path";
+const AUDIT_SIZE: &str = "audit.max_size";
+const AUDIT_KEEP: &str = "audit.keep";
+const AUDIT_SYNC: &str = "audit.sync";
+const AUDIT_FAILURE: &str = "audit.on_failure";
 
 /// A value of the execution policy.
 struct Limit {
@@ -33,57 +45,130 @@ struct Limit {
     field: &'static str,
     form: Form,
     put: fn(&mut ExecutionPolicy, u64),
+    get: fn(&ExecutionPolicy) -> u64,
+    about: &'static str,
+}
+
+/// A setting that is none of the execution policy.
+struct Other {
+    key: &'static str,
+    form: Form,
+    /// As it would be written; nothing where there is no one text.
+    default: Option<&'static str>,
+    about: &'static str,
 }
 
 /// How a value is written.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Number,
     Size,
+    Flag,
+    Path,
+    /// One of these.
+    Choice(&'static [&'static str]),
+    /// A number in a range, or `all`.
+    NumberOrAll(u32),
+    /// A size in a range.
+    SizeIn(u64, u64),
 }
 
 impl Form {
     fn read(self, text: &str) -> Option<u64> {
         match self {
-            Self::Number => text.parse().ok(),
-            Self::Size => parse_byte_size(text).ok(),
+            Self::Size | Self::SizeIn(..) => parse_byte_size(text).ok(),
+            _ => text.parse().ok(),
+        }
+    }
+
+    fn write(self, value: u64) -> String {
+        match self {
+            Self::Size => format_byte_size(value),
+            _ => value.to_string(),
         }
     }
 
     /// A value outside of every range: the policy, which alone knows the range, then tells it.
     fn outside(self) -> u64 {
         match self {
-            Self::Number => u64::MAX,
             Self::Size => 0,
+            _ => u64::MAX,
+        }
+    }
+
+    /// What it may be, where the form alone tells.
+    fn allowed(self) -> String {
+        match self {
+            Self::Flag => "true or false".to_owned(),
+            Self::Path => "an absolute path".to_owned(),
+            Self::Choice(choices) => choices.join(" or "),
+            Self::NumberOrAll(most) => format!("1 to {most}, or all"),
+            Self::SizeIn(least, most) => {
+                format!("{} to {}", format_byte_size(least), format_byte_size(most))
+            }
+            Self::Number | Self::Size => String::new(),
+        }
+    }
+
+    /// Whether a text is such a value. Those of the policy are looked at there.
+    fn takes(self, text: &str) -> bool {
+        match self {
+            Self::Flag => text.to_ascii_lowercase().parse::<bool>().is_ok(),
+            // Relative, it would be another file in each directory that mcp-forge is started in.
+            Self::Path => Path::new(text).is_absolute(),
+            Self::Choice(choices) => choices.contains(&text),
+            Self::NumberOrAll(most) => {
+                text == "all"
+                    || text
+                        .parse()
+                        .is_ok_and(|number| (1..=most).contains(&number))
+            }
+            Self::SizeIn(least, most) => self
+                .read(text)
+                .is_some_and(|size| (least..=most).contains(&size)),
+            Self::Number | Self::Size => true,
         }
     }
 }
 
 #[rustfmt::skip] // a table
+const OTHERS: [Other; 9] = [
+    Other { key: RUNTIME, form: Form::Choice(&["auto", "libcontainer", "podman", "docker"]), default: Some("auto"), about: "What makes the sandboxes; auto takes the first that is there" },
+    Other { key: UNENFORCED, form: Form::Flag, default: Some("false"), about: "Run also where the kernel cannot enforce the limits" },
+    Other { key: STRONG, form: Form::Flag, default: Some("false"), about: "Refuse where the kernel cannot enforce the limits, whatever accept_unenforced_limits says" },
+    Other { key: POLICY, form: Form::Path, default: None, about: "The policy of sandboxes, a TOML file; by default the host presentation, no image, no network and no mount" },
+    Other { key: AUDIT, form: Form::Path, default: None, about: "The audit log; by default mcp-forge/audit.jsonl below $XDG_STATE_HOME (~/.local/state)" },
+    Other { key: AUDIT_SIZE, form: Form::SizeIn(1 << 20, 1 << 40), default: Some("64m"), about: "Size from which on a file of the log is full; the next one is begun then" },
+    Other { key: AUDIT_KEEP, form: Form::NumberOrAll(100_000), default: Some("all"), about: "Full files that are kept; the oldest are removed" },
+    Other { key: AUDIT_SYNC, form: Form::Flag, default: Some("false"), about: "Wait until each entry is on the disk; without, a crash of the machine can lose the newest entries" },
+    Other { key: AUDIT_FAILURE, form: Form::Choice(&["refuse", "run"]), default: Some("refuse"), about: "What to do when an entry cannot be written, such as on a full disk: refuse work, or run unaudited with a line in the log" },
+];
+
+#[rustfmt::skip] // a table
 const LIMITS: [Limit; 23] = [
-    Limit { key: "execution.default_timeout", field: "default_timeout", form: Form::Number, put: |p, n| p.limits.default_timeout = Duration::from_secs(n) },
-    Limit { key: "execution.max_timeout", field: "max_timeout", form: Form::Number, put: |p, n| p.limits.max_timeout = Duration::from_secs(n) },
-    Limit { key: "execution.default_memory", field: "default_memory", form: Form::Size, put: |p, n| p.limits.default_memory = n },
-    Limit { key: "execution.max_memory", field: "max_memory", form: Form::Size, put: |p, n| p.limits.max_memory = n },
-    Limit { key: "execution.default_cpu_quota", field: "default_cpu_quota", form: Form::Number, put: |p, n| p.limits.default_cpu_quota = n },
-    Limit { key: "execution.max_cpu_quota", field: "max_cpu_quota", form: Form::Number, put: |p, n| p.limits.max_cpu_quota = n },
-    Limit { key: "execution.pids", field: "pids", form: Form::Number, put: |p, n| p.limits.pids = n },
-    Limit { key: "execution.descriptors", field: "descriptors", form: Form::Number, put: |p, n| p.limits.descriptors = n },
-    Limit { key: "execution.tmp_size", field: "tmp_bytes", form: Form::Size, put: |p, n| p.limits.tmp_bytes = n },
-    Limit { key: "execution.workspace_size", field: "workspace_bytes", form: Form::Size, put: |p, n| p.limits.workspace_bytes = n },
-    Limit { key: "execution.stdout_limit", field: "stdout_limit", form: Form::Size, put: |p, n| p.stdout_limit = narrow(n) },
-    Limit { key: "execution.stderr_limit", field: "stderr_limit", form: Form::Size, put: |p, n| p.stderr_limit = narrow(n) },
-    Limit { key: "execution.output_stop", field: "output_stop_bytes", form: Form::Size, put: |p, n| p.output_stop_bytes = n },
-    Limit { key: "execution.concurrency", field: "concurrency", form: Form::Number, put: |p, n| p.concurrency = narrow(n) },
-    Limit { key: "execution.queue", field: "queue", form: Form::Number, put: |p, n| p.queue = narrow(n) },
-    Limit { key: "execution.input_files", field: "max_files", form: Form::Number, put: |p, n| p.max_files = narrow(n) },
-    Limit { key: "execution.input_size", field: "max_file_bytes", form: Form::Size, put: |p, n| p.max_file_bytes = narrow(n) },
-    Limit { key: "files.count", field: "collect.files", form: Form::Number, put: |p, n| p.collect.files = u32::try_from(n).unwrap_or(u32::MAX) },
-    Limit { key: "files.file_size", field: "collect.file_bytes", form: Form::Size, put: |p, n| p.collect.file_bytes = n },
-    Limit { key: "files.total_size", field: "collect.total_bytes", form: Form::Size, put: |p, n| p.collect.total_bytes = n },
-    Limit { key: "retention.time", field: "retention.time", form: Form::Number, put: |p, n| p.retention.time = Duration::from_secs(n) },
-    Limit { key: "retention.runs", field: "retention.runs", form: Form::Number, put: |p, n| p.retention.runs = narrow(n) },
-    Limit { key: "retention.size", field: "retention.bytes", form: Form::Size, put: |p, n| p.retention.bytes = n },
+    Limit { key: "execution.default_timeout", field: "default_timeout", form: Form::Number, put: |p, n| p.limits.default_timeout = Duration::from_secs(n), get: |p| p.limits.default_timeout.as_secs(), about: "Time limit of a run that asks for none, whole seconds" },
+    Limit { key: "execution.max_timeout", field: "max_timeout", form: Form::Number, put: |p, n| p.limits.max_timeout = Duration::from_secs(n), get: |p| p.limits.max_timeout.as_secs(), about: "Longest time limit that a run may ask for, whole seconds" },
+    Limit { key: "execution.default_memory", field: "default_memory", form: Form::Size, put: |p, n| p.limits.default_memory = n, get: |p| p.limits.default_memory, about: "Memory of a run that asks for none; k, m, g are powers of 1024" },
+    Limit { key: "execution.max_memory", field: "max_memory", form: Form::Size, put: |p, n| p.limits.max_memory = n, get: |p| p.limits.max_memory, about: "Most memory that a run may ask for" },
+    Limit { key: "execution.default_cpu_quota", field: "default_cpu_quota", form: Form::Number, put: |p, n| p.limits.default_cpu_quota = n, get: |p| p.limits.default_cpu_quota, about: "CPU time of a run that asks for none, µs per 100 ms" },
+    Limit { key: "execution.max_cpu_quota", field: "max_cpu_quota", form: Form::Number, put: |p, n| p.limits.max_cpu_quota = n, get: |p| p.limits.max_cpu_quota, about: "Most CPU time that a run may ask for, µs per 100 ms" },
+    Limit { key: "execution.pids", field: "pids", form: Form::Number, put: |p, n| p.limits.pids = n, get: |p| p.limits.pids, about: "Processes and threads of one run" },
+    Limit { key: "execution.descriptors", field: "descriptors", form: Form::Number, put: |p, n| p.limits.descriptors = n, get: |p| p.limits.descriptors, about: "Open files of one process" },
+    Limit { key: "execution.tmp_size", field: "tmp_bytes", form: Form::Size, put: |p, n| p.limits.tmp_bytes = n, get: |p| p.limits.tmp_bytes, about: "/tmp; what is in it counts as memory too" },
+    Limit { key: "execution.workspace_size", field: "workspace_bytes", form: Form::Size, put: |p, n| p.limits.workspace_bytes = n, get: |p| p.limits.workspace_bytes, about: "/workspace; what is in it counts as memory too" },
+    Limit { key: "execution.stdout_limit", field: "stdout_limit", form: Form::Size, put: |p, n| p.stdout_limit = narrow(n), get: |p| p.stdout_limit as u64, about: "Kept of standard output, head and tail" },
+    Limit { key: "execution.stderr_limit", field: "stderr_limit", form: Form::Size, put: |p, n| p.stderr_limit = narrow(n), get: |p| p.stderr_limit as u64, about: "Kept of standard error, head and tail" },
+    Limit { key: "execution.output_stop", field: "output_stop_bytes", form: Form::Size, put: |p, n| p.output_stop_bytes = n, get: |p| p.output_stop_bytes, about: "A run that writes more is stopped" },
+    Limit { key: "execution.concurrency", field: "concurrency", form: Form::Number, put: |p, n| p.concurrency = narrow(n), get: |p| p.concurrency as u64, about: "Runs at once" },
+    Limit { key: "execution.queue", field: "queue", form: Form::Number, put: |p, n| p.queue = narrow(n), get: |p| p.queue as u64, about: "Runs that may wait" },
+    Limit { key: "execution.input_files", field: "max_files", form: Form::Number, put: |p, n| p.max_files = narrow(n), get: |p| p.max_files as u64, about: "Files of one request" },
+    Limit { key: "execution.input_size", field: "max_file_bytes", form: Form::Size, put: |p, n| p.max_file_bytes = narrow(n), get: |p| p.max_file_bytes as u64, about: "All files of one request together" },
+    Limit { key: "files.count", field: "collect.files", form: Form::Number, put: |p, n| p.collect.files = u32::try_from(n).unwrap_or(u32::MAX), get: |p| p.collect.files.into(), about: "Files left in /workspace that the result names; 0 for none" },
+    Limit { key: "files.file_size", field: "collect.file_bytes", form: Form::Size, put: |p, n| p.collect.file_bytes = n, get: |p| p.collect.file_bytes, about: "The contents of larger files are not kept" },
+    Limit { key: "files.total_size", field: "collect.total_bytes", form: Form::Size, put: |p, n| p.collect.total_bytes = n, get: |p| p.collect.total_bytes, about: "Contents of the files of one run that are kept" },
+    Limit { key: "retention.time", field: "retention.time", form: Form::Number, put: |p, n| p.retention.time = Duration::from_secs(n), get: |p| p.retention.time.as_secs(), about: "How long a run that has ended is kept, whole seconds" },
+    Limit { key: "retention.runs", field: "retention.runs", form: Form::Number, put: |p, n| p.retention.runs = narrow(n), get: |p| p.retention.runs as u64, about: "How many runs that have ended are kept, the newest ones" },
+    Limit { key: "retention.size", field: "retention.bytes", form: Form::Size, put: |p, n| p.retention.bytes = n, get: |p| p.retention.bytes, about: "All of them together: results, logs, files, pictures" },
 ];
 
 fn narrow(number: u64) -> usize {
@@ -92,8 +177,8 @@ fn narrow(number: u64) -> usize {
 
 /// Every key that there is.
 fn keys() -> impl Iterator<Item = &'static str> {
-    let others = [RUNTIME, UNENFORCED, AUDIT];
-    LIMITS.iter().map(|limit| limit.key).chain(others)
+    let limits = LIMITS.iter().map(|limit| limit.key);
+    limits.chain(OTHERS.iter().map(|other| other.key))
 }
 
 fn variable(key: &str) -> String {
@@ -111,55 +196,144 @@ struct Setting {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Settings(BTreeMap<&'static str, Setting>);
 
+/// Everything that is wrong, one a line.
+type Faults = Vec<String>;
+
+type Environment = BTreeMap<OsString, OsString>;
+
+/// Where a value comes from that is not set.
+const DEFAULT: &str = "default";
+
+/// One effective value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Effective {
+    pub(crate) key: &'static str,
+    /// Nothing where the value depends on what is not there.
+    pub(crate) value: Option<String>,
+    /// `default`, `FILE:LINE`, a variable, `--set`.
+    pub(crate) source: String,
+}
+
 impl Settings {
-    /// Reads file and environment.
+    /// Reads file, environment and command line: `set` are the `KEY=VALUE` of `--set`. Without a
+    /// file that is named, the one below the configuration directory (XDG Base Directory
+    /// Specification), if there is one.
     ///
     /// # Errors
     ///
-    /// What is wrong and where it was set.
-    pub(crate) fn load(file: Option<&Path>) -> anyhow::Result<Self> {
-        Self::read(file, std::env::vars_os())
+    /// Everything that is wrong and where it was set.
+    pub(crate) fn load(file: Option<&Path>, set: &[String]) -> anyhow::Result<Self> {
+        let environment: Environment = std::env::vars_os().collect();
+        let found = match file {
+            Some(_) => None,
+            None => own_file(&environment)?,
+        };
+        Self::read(file.or(found.as_deref()), environment, set)
     }
 
-    fn read(
-        file: Option<&Path>,
-        environment: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> anyhow::Result<Self> {
+    /// Reads one file alone, with the environment for its variables only.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong in it.
+    pub(crate) fn load_file(file: &Path) -> anyhow::Result<Self> {
         let mut settings = Self::default();
-        for entry in file.map_or(Ok(Vec::new()), given::file)? {
+        let mut faults = settings.take_file(file, &std::env::vars_os().collect());
+        settings.check(&mut faults);
+        settings.or(faults)
+    }
+
+    fn read(file: Option<&Path>, environment: Environment, set: &[String]) -> anyhow::Result<Self> {
+        let mut settings = Self::default();
+        let mut faults = Faults::new();
+        if let Some(file) = file {
+            faults.extend(settings.take_file(file, &environment));
+        }
+        let (given, unreadable) = given::environment(environment);
+        faults.extend(unreadable);
+        for (name, text) in given {
+            let origin = name.clone();
+            match keys().find(|key| variable(key) == name) {
+                Some(key) => settings.put(key, Setting { text, origin }),
+                None => faults.extend(no_setting(&name)),
+            }
+        }
+        for set in set {
+            faults.extend(settings.take_argument(set));
+        }
+        settings.check(&mut faults);
+        settings.or(faults)
+    }
+
+    fn or(self, faults: Faults) -> anyhow::Result<Self> {
+        if faults.is_empty() {
+            return Ok(self);
+        }
+        Err(anyhow!(faults.join("\n")))
+    }
+
+    fn put(&mut self, key: &'static str, setting: Setting) {
+        self.0.insert(key, setting);
+    }
+
+    fn take_file(&mut self, file: &Path, environment: &Environment) -> Faults {
+        let entries = match given::file(file) {
+            Ok(entries) => entries,
+            Err(error) => return vec![format!("{error:#}")],
+        };
+        let mut faults = Faults::new();
+        for entry in entries {
             let (origin, written) = (entry.origin, entry.key);
             let section = keys().any(|key| is_in(key, &written));
             let key = keys().find(|key| *key == written);
             match (entry.value, key) {
-                (Value::Text(text), Some(key)) => {
-                    settings.0.insert(key, Setting { text, origin });
-                }
+                (Value::Text(text), Some(key)) => match variables::expand(&text, environment) {
+                    Ok(text) => self.put(key, Setting { text, origin }),
+                    Err(error) => faults.push(format!("{origin}: {key}: {error}")),
+                },
                 (Value::Nothing, Some(_)) => {}
                 (Value::Section | Value::Nothing, None) if section => {}
-                (Value::Section, Some(key)) => bail!("{origin}: {key} is one value, no section"),
-                (Value::Text(_), None) if section => {
-                    bail!("{origin}: {written} is a section, it has no value of its own")
+                (Value::Section, Some(key)) => {
+                    faults.push(format!("{origin}: {key} is one value, no section"));
                 }
+                (Value::Text(_), None) if section => faults.push(format!(
+                    "{origin}: {written} is a section, it has no value of its own"
+                )),
                 (_, None) => {
-                    let section = (!written.contains('.')).then(|| nearest_section(&written));
-                    let meant = section.flatten().or_else(|| nearest(&written));
-                    let hint = suggestion(meant.map(str::to_owned));
-                    bail!("{origin}: unknown key {}{hint}", quoted(&written))
+                    // Its keys are not told as well.
+                    let of_unknown = written
+                        .split_once('.')
+                        .is_some_and(|(section, _)| !keys().any(|key| is_in(key, section)));
+                    if !of_unknown {
+                        let section = (!written.contains('.')).then(|| nearest_section(&written));
+                        let meant = section.flatten().or_else(|| nearest(&written));
+                        let hint = suggestion(meant.map(str::to_owned));
+                        faults.push(format!("{origin}: unknown key {}{hint}", quoted(&written)));
+                    }
                 }
             }
         }
-        for (name, text) in given::environment(environment)? {
-            let origin = name.clone();
-            match keys().find(|key| variable(key) == name) {
-                Some(key) => {
-                    settings.0.insert(key, Setting { text, origin });
-                }
-                None => no_setting(&name)?,
+        faults
+    }
+
+    fn take_argument(&mut self, set: &str) -> Option<String> {
+        let Some((written, text)) = set.split_once('=') else {
+            let set = quoted(set);
+            return Some(format!(
+                "--set {set}: must be KEY=VALUE, such as execution.pids=50"
+            ));
+        };
+        match keys().find(|key| *key == written) {
+            Some(key) => {
+                let (text, origin) = (text.to_owned(), "--set".to_owned());
+                self.put(key, Setting { text, origin });
+                None
+            }
+            None => {
+                let hint = suggestion(nearest(written).map(str::to_owned));
+                Some(format!("--set: unknown key {}{hint}", quoted(written)))
             }
         }
-        settings.policy()?;
-        settings.audit_path_set()?;
-        Ok(settings)
     }
 
     /// The kind of runtime that was chosen, and where.
@@ -168,12 +342,64 @@ impl Settings {
         Some((&setting.text, &setting.origin))
     }
 
+    /// Every setting with its value and where that comes from, in the order of the example file.
+    pub(crate) fn effective(&self) -> Vec<Effective> {
+        let defaults = ExecutionPolicy::default();
+        let one = |key: &'static str, default: Option<String>| match self.0.get(key) {
+            Some(Setting { text, origin }) => Effective {
+                key,
+                value: Some(text.clone()),
+                source: origin.clone(),
+            },
+            None => Effective {
+                key,
+                value: default,
+                source: DEFAULT.to_owned(),
+            },
+        };
+        let other = |other: &Other| {
+            let default = match other.key {
+                AUDIT => self
+                    .audit_path()
+                    .ok()
+                    .map(|path| path.display().to_string()),
+                _ => other.default.map(str::to_owned),
+            };
+            one(other.key, default)
+        };
+        let limit = |limit: &Limit| one(limit.key, Some(limit.form.write((limit.get)(&defaults))));
+        let (first, rest) = OTHERS.split_at(1);
+        let (first, rest) = (first.iter().map(other), rest.iter().map(other));
+        first.chain(LIMITS.iter().map(limit)).chain(rest).collect()
+    }
+
     /// The policy of execution that these settings make.
     ///
     /// # Errors
     ///
     /// Every value that is outside of its range or does not fit the others.
     pub(crate) fn policy(&self) -> anyhow::Result<ExecutionPolicy> {
+        let mut faults = Faults::new();
+        let policy = self.make_policy(&mut faults);
+        if faults.is_empty() {
+            return Ok(policy);
+        }
+        Err(anyhow!(faults.join("\n")))
+    }
+
+    fn check(&self, faults: &mut Faults) {
+        self.make_policy(faults);
+        for other in &OTHERS {
+            if let Some(Setting { text, origin }) = self.0.get(other.key)
+                && !other.form.takes(text)
+            {
+                let (key, text, allowed) = (other.key, quoted(text), other.form.allowed());
+                faults.push(format!("{origin}: {key} is {text}, must be {allowed}"));
+            }
+        }
+    }
+
+    fn make_policy(&self, told: &mut Faults) -> ExecutionPolicy {
         let mut policy = ExecutionPolicy::default();
         let mut unreadable = Vec::new();
         for limit in &LIMITS {
@@ -185,11 +411,13 @@ impl Settings {
                 None => unreadable.push(limit),
             }
         }
-        if let Some(Setting { text, origin }) = self.0.get(UNENFORCED) {
-            policy.accept_unenforced = text.to_ascii_lowercase().parse().map_err(|_| {
-                let text = quoted(text);
-                anyhow!("{origin}: {UNENFORCED} is {text}, must be true or false")
-            })?;
+        policy.accept_unenforced = self.flag(UNENFORCED);
+        policy.require_strong = self.flag(STRONG);
+        if let Some(setting) = self.0.get(POLICY).filter(|set| Form::Path.takes(&set.text)) {
+            match policy_file::load(Path::new(&setting.text)) {
+                Ok(sandboxes) => policy.sandboxes = sandboxes,
+                Err(error) => told.push(format!("{}: {POLICY}: {error:#}", setting.origin)),
+            }
         }
         let faults_of = |policy: &ExecutionPolicy| policy.check().err().map_or(Vec::new(), |f| f.0);
         let mut faults = faults_of(&policy);
@@ -201,10 +429,7 @@ impl Settings {
             let of_it = |fault: &PolicyFault| fault.field == limit.field;
             faults.extend(faults_of(&policy).into_iter().filter(of_it));
         }
-        if faults.is_empty() {
-            return Ok(policy);
-        }
-        let told = faults.iter().map(|fault| {
+        told.extend(faults.iter().map(|fault| {
             let limit = LIMITS.iter().find(|limit| limit.field == fault.field);
             let key = limit.map_or(fault.field, |limit| limit.key);
             match self.0.get(key) {
@@ -226,8 +451,13 @@ impl Settings {
                     fault.value, fault.allowed
                 ),
             }
-        });
-        Err(anyhow!(told.collect::<Vec<_>>().join("\n")))
+        }));
+        policy
+    }
+
+    fn flag(&self, key: &str) -> bool {
+        let set = self.0.get(key);
+        set.is_some_and(|setting| setting.text.eq_ignore_ascii_case("true"))
     }
 
     /// Where the audit log is: as configured, else below the state directory (XDG Base Directory
@@ -235,36 +465,69 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// When the configured one is relative, or there is neither `XDG_STATE_HOME` nor `HOME`.
+    /// When it is not configured and there is neither `XDG_STATE_HOME` nor `HOME`.
     pub(crate) fn audit_path(&self) -> anyhow::Result<PathBuf> {
-        if let Some(path) = self.audit_path_set()? {
-            return Ok(path);
+        if let Some(setting) = self.0.get(AUDIT) {
+            return Ok(PathBuf::from(&setting.text));
         }
-        let set = |name: &str| {
-            std::env::var_os(name)
-                .map(PathBuf::from)
-                .filter(|path| path.is_absolute())
-        };
-        let state = set("XDG_STATE_HOME")
-            .or_else(|| set("HOME").map(|home| home.join(".local/state")))
-            .context(
-                "no place for the audit log: set audit.path (MCP_FORGE_AUDIT__PATH), \
-                 XDG_STATE_HOME or HOME",
-            )?;
+        let environment = std::env::vars_os().collect();
+        let state = directory(&environment, "XDG_STATE_HOME", ".local/state").context(
+            "no place for the audit log: set audit.path (MCP_FORGE_AUDIT__PATH), \
+             XDG_STATE_HOME or HOME",
+        )?;
         Ok(state.join("mcp-forge/audit.jsonl"))
     }
 
-    fn audit_path_set(&self) -> anyhow::Result<Option<PathBuf>> {
-        let Some(Setting { text, origin }) = self.0.get(AUDIT) else {
-            return Ok(None);
-        };
-        // Relative, it would be another file in each directory that mcp-forge is started in.
-        if !Path::new(text).is_absolute() {
-            let text = quoted(text);
-            bail!("{origin}: {AUDIT} is {text}, must be an absolute path");
+    /// How the audit log is kept.
+    pub(crate) fn audit_options(&self) -> FileAuditOptions {
+        let default = FileAuditOptions::default();
+        let text = |key| self.0.get(key).map(|setting| setting.text.as_str());
+        FileAuditOptions {
+            max_bytes: text(AUDIT_SIZE)
+                .and_then(|text| parse_byte_size(text).ok())
+                .unwrap_or(default.max_bytes),
+            keep: text(AUDIT_KEEP).and_then(|text| text.parse().ok()),
+            sync: self.flag(AUDIT_SYNC),
         }
-        Ok(Some(PathBuf::from(text)))
     }
+
+    /// Whether work is done also when it cannot be audited.
+    pub(crate) fn runs_unaudited(&self) -> bool {
+        self.0.get(AUDIT_FAILURE).is_some_and(|s| s.text == "run")
+    }
+}
+
+/// A directory of the XDG Base Directory Specification: the variable, else below the home. What is
+/// relative does not count there.
+fn directory(environment: &Environment, name: &str, below: &str) -> Option<PathBuf> {
+    let set = |name: &str| {
+        let path = environment
+            .get(std::ffi::OsStr::new(name))
+            .map(PathBuf::from);
+        path.filter(|path| path.is_absolute())
+    };
+    set(name).or_else(|| set("HOME").map(|home| home.join(below)))
+}
+
+/// The configuration file that needs no option.
+fn own_file(environment: &Environment) -> anyhow::Result<Option<PathBuf>> {
+    let Some(directory) = directory(environment, "XDG_CONFIG_HOME", ".config") else {
+        return Ok(None);
+    };
+    let names = ["config.yaml", "config.yml", "config.toml"];
+    let files = names.map(|name| directory.join("mcp-forge").join(name));
+    let mut there = files
+        .into_iter()
+        .filter(|file| file.symlink_metadata().is_ok());
+    let (first, second) = (there.next(), there.next());
+    if let (Some(first), Some(second)) = (&first, &second) {
+        bail!(
+            "two configuration files, {} and {}: remove one, or name one with --config",
+            first.display(),
+            second.display()
+        );
+    }
+    Ok(first)
 }
 
 fn is_integer(text: &str) -> bool {
@@ -277,22 +540,24 @@ fn is_in(key: &str, section: &str) -> bool {
     key.split('.').next() == Some(section)
 }
 
-/// A variable with our prefix that is no setting: an error where a setting was meant, else a
-/// warning, since the tests and scripts of mcp-forge have such variables too.
-fn no_setting(name: &str) -> anyhow::Result<()> {
+/// What is wrong with a variable with our prefix that is no setting: an error where a setting was
+/// meant, else a warning, since the tests and scripts of mcp-forge have such variables too.
+fn no_setting(name: &str) -> Option<String> {
     let rest = name.strip_prefix(PREFIX).unwrap_or(name);
     let written = rest.to_ascii_lowercase().replace("__", ".");
     if let Some(key) = keys().find(|key| is_in(key, &written)) {
         let such = variable(key);
-        bail!("{name}: {written} is a section, set a key of it, such as {such}");
+        return Some(format!(
+            "{name}: {written} is a section, set a key of it, such as {such}"
+        ));
     }
     let meant = nearest(&written);
     if meant.is_none() && !written.contains('.') {
         tracing::warn!("environment variable {name} is no setting");
-        return Ok(());
+        return None;
     }
     let hint = suggestion(meant.map(variable));
-    bail!("unknown environment variable {name}{hint}")
+    Some(format!("unknown environment variable {name}{hint}"))
 }
 
 fn suggestion(meant: Option<String>) -> String {

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use mcp_forge_ports::driven::{Background, Clock, IdKind, IdSource};
+use mcp_forge_ports::PortError;
+use mcp_forge_ports::driven::{AuditLog, Background, Clock, IdKind, IdSource};
+use mcp_forge_ports::vocabulary::AuditEvent;
 use tokio_util::task::TaskTracker;
 
 /// The system's clocks.
@@ -69,5 +71,19 @@ impl Tasks {
 impl Background for Tasks {
     fn spawn(&self, task: BoxFuture<'static, ()>) {
         self.0.spawn(task);
+    }
+}
+
+/// An audit log whose failures do not stop work: the operator chose so. They are in the log.
+pub(crate) struct Unaudited<A>(pub(crate) A);
+
+#[async_trait]
+impl<A: AuditLog> AuditLog for Unaudited<A> {
+    async fn record(&self, event: AuditEvent) -> Result<(), PortError> {
+        let kind = event.kind.as_str();
+        if let Err(error) = self.0.record(event).await {
+            tracing::error!("not audited: {kind}: {}", error.chain());
+        }
+        Ok(())
     }
 }

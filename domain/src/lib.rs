@@ -5,7 +5,9 @@
 //! opens no socket: all of that comes through the ports (`mcp_forge_ports::driven`), and its
 //! tests pass offline, with no adapter, in seconds.
 
+mod attestation;
 mod byte_size;
+pub mod decision;
 mod ending;
 pub mod limits;
 pub mod output;

@@ -153,6 +153,19 @@ impl LimitPolicy {
         faults
     }
 
+    /// The limits of a run whose request names none.
+    pub fn defaults(&self) -> ResourceLimits {
+        ResourceLimits {
+            memory_bytes: self.default_memory,
+            cpu_quota: self.default_cpu_quota,
+            pids: self.pids,
+            descriptors: self.descriptors,
+            tmp_bytes: self.tmp_bytes,
+            workspace_bytes: self.workspace_bytes,
+            timeout: self.default_timeout,
+        }
+    }
+
     /// The limits of one run: what the request names, within the maxima, and the defaults.
     ///
     /// # Errors
@@ -163,11 +176,8 @@ impl LimitPolicy {
         Ok(ResourceLimits {
             memory_bytes: self.memory(request.memory.as_deref())?,
             cpu_quota: self.cpu_quota(request.cpu_quota)?,
-            pids: self.pids,
-            descriptors: self.descriptors,
-            tmp_bytes: self.tmp_bytes,
-            workspace_bytes: self.workspace_bytes,
             timeout: self.timeout(request.timeout)?,
+            ..self.defaults()
         })
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use mcp_forge_ports::vocabulary::{CollectLimits, Language};
 
+use crate::decision::CheckedPolicy;
 use crate::limits::{LimitPolicy, format_byte_size};
 use crate::service::Retention;
 
@@ -63,6 +64,10 @@ pub struct ExecutionPolicy {
     pub retention: Retention,
     /// Run also where the kernel does not enforce every limit.
     pub accept_unenforced: bool,
+    /// Which sandboxes may be made at all.
+    pub sandboxes: CheckedPolicy,
+    /// Run only where every limit is enforced, whatever `accept_unenforced` says.
+    pub require_strong: bool,
     /// Languages that this installation can run; at least one.
     pub languages: Vec<Language>,
     /// Name of the image in results; `host` for the host presentation.
@@ -96,6 +101,8 @@ impl Default for ExecutionPolicy {
                 bytes: 256 << 20,
             },
             accept_unenforced: false,
+            sandboxes: CheckedPolicy::default(),
+            require_strong: false,
             languages: vec![Language::Python, Language::R],
             image: "host".to_owned(),
         }

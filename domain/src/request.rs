@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use mcp_forge_ports::vocabulary::{ExecutionRequest, InputFile, RefusalKind, ResourceLimits};
 
 use crate::byte_size::quoted;
+use crate::decision::{Proposal, Verdict};
 use crate::limits::format_byte_size;
 use crate::output::files::is_sound;
 use crate::policy::ExecutionPolicy;
@@ -41,6 +42,35 @@ pub fn admit(
     let most = limits.workspace_bytes.min(policy.max_file_bytes as u64);
     check_files(&request.files, policy.max_files, most)?;
     Ok(limits)
+}
+
+/// Asks the operator's policy about the sandbox that the request needs.
+///
+/// # Errors
+///
+/// `policy_violation` or `approval_required`, with the rule and why.
+pub fn decide(policy: &ExecutionPolicy, request: &ExecutionRequest) -> Result<(), Violation> {
+    let evaluation = policy.sandboxes.evaluate(&Proposal {
+        language: request.language.as_str().to_owned(),
+        ..Proposal::default()
+    });
+    let Some(strictest) = evaluation.decisions.first() else {
+        return Ok(());
+    };
+    let (kind, what) = match evaluation.verdict {
+        Verdict::Allow => return Ok(()),
+        Verdict::Prompt => (RefusalKind::ApprovalRequired, "asks for approval"),
+        Verdict::Forbid => (RefusalKind::PolicyViolation, "forbids this"),
+    };
+    Err(Violation::general(
+        kind,
+        format!(
+            "the operator's policy {what}, rule {:?}: {}",
+            strictest.rule, strictest.justification
+        ),
+        "`mcp-forge policy explain` tells what the policy says; the operator can change it \
+         (`security.policy`)",
+    ))
 }
 
 /// Checks a caller's own correlation id.

@@ -15,6 +15,6 @@ pub use crate::driven::{
 };
 pub use crate::driving::{MockCodeExecution, MockRunObserver, MockRuns};
 pub use clock::FakeClock;
-pub use guest::{FakeGuest, GuestStep, sound_hello};
+pub use guest::{FakeGuest, GuestStep, host_namespaces, sound_hello};
 pub use runtime::{FakeRuntime, RuntimeCall, enforced_as_asked};
 pub use support::{FakeAudit, FakeBackground, FakeBlobs, FakeIds, FakeObserver, Journal};

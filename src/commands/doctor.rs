@@ -7,16 +7,21 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
+use mcp_forge_domain::limits::format_byte_size;
 use mcp_forge_ports::driving::{CodeExecution, NoObserver};
-use mcp_forge_ports::vocabulary::{EndedBy, ExecutionOutcome, ExecutionRequest, Language, Refusal};
+use mcp_forge_ports::vocabulary::{
+    EndedBy, ExecutionEnvironment, ExecutionOutcome, ExecutionRequest, Language, Refusal,
+    SandboxVerdict,
+};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::print;
 use crate::cli::Doctor;
-use crate::compose::{Application, Runtime};
+use crate::compose::{Application, Runtime, spool_directory};
 use crate::settings::Settings;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -76,6 +81,9 @@ pub(crate) async fn doctor(
         subordinate_ids(),
         seccomp(),
         python(),
+        engines(),
+        disk(settings),
+        client_limits(settings),
     ];
     let works = match Runtime::choose(runtime, settings) {
         Ok(chosen) => {
@@ -262,6 +270,79 @@ fn python() -> Check {
     }
 }
 
+/// The engines are looked for and not used by this version.
+fn engines() -> Check {
+    let there: Vec<&str> = ["podman", "docker"]
+        .into_iter()
+        .filter(|engine| Path::new("/usr/bin").join(engine).exists())
+        .collect();
+    let found = match there.as_slice() {
+        [] => "none installed".to_owned(),
+        there => format!("{} installed", there.join(" and ")),
+    };
+    Check::ok(
+        "engines",
+        format!("{found}; this version needs and uses none"),
+    )
+}
+
+/// Room below which a disk is told of.
+const LITTLE: u64 = 1 << 30;
+
+fn disk(settings: &Settings) -> Check {
+    const NAME: &str = "disk";
+    let audit = settings.audit_path().ok();
+    let places = audit
+        .iter()
+        .filter_map(|path| path.parent())
+        .map(Path::to_owned)
+        .chain([spool_directory()]);
+    let room = places.filter_map(|place| {
+        // What is not there yet is on the disk of what is above it.
+        let there = place.ancestors().find(|above| above.exists())?;
+        let stat = nix::sys::statvfs::statvfs(there).ok()?;
+        let free = stat.blocks_available().saturating_mul(stat.fragment_size());
+        Some((free, there.display().to_string()))
+    });
+    match room.min() {
+        None => Check::ok(NAME, "not known"),
+        Some((free, place)) if free >= LITTLE => {
+            let free = format_byte_size(free & !(LITTLE - 1));
+            Check::ok(NAME, format!("at least {free} free in {place}"))
+        }
+        Some((free, place)) => Check::not(
+            NAME,
+            State::Warning,
+            format!("{} MiB free in {place}", free >> 20),
+            "free space there: logs and files of runs go to TMPDIR, and without room for the audit \
+             log nothing runs",
+        ),
+    }
+}
+
+/// Time after which a client on the TypeScript SDK gives a call up unless it is told otherwise
+/// (`DEFAULT_REQUEST_TIMEOUT_MSEC`); by default progress does not prolong it.
+const CLIENT_LIMIT: Duration = Duration::from_secs(60);
+
+fn client_limits(settings: &Settings) -> Check {
+    const NAME: &str = "clients";
+    let default = settings
+        .policy()
+        .map(|policy| policy.limits.default_timeout);
+    let default = default.unwrap_or_default();
+    let (limit, default_s) = (CLIENT_LIMIT.as_secs(), default.as_secs());
+    let evidence = format!(
+        "those on the TypeScript SDK give a call up after {limit} s, runs end after {default_s} s"
+    );
+    if default <= CLIENT_LIMIT {
+        return Check::ok(NAME, evidence);
+    }
+    Check::ok(
+        NAME,
+        format!("{evidence}: for longer ones `background` and `get_run`, or a longer limit there"),
+    )
+}
+
 async fn control_groups(runtime: &Runtime) -> Check {
     const NAME: &str = "control groups";
     let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
@@ -310,20 +391,96 @@ async fn trials(flag: Option<&str>, settings: &Settings) -> Vec<Check> {
             return vec![Check::not("audit log", State::Failed, what, remedy)];
         }
     };
-    let run = |language| {
-        let request = ExecutionRequest::new(language, "6 * 7");
+    let run = |language, code: &str| {
+        let request = ExecutionRequest::new(language, code);
         let execution = &application.execution;
         execution.execute(request, Arc::new(NoObserver), CancellationToken::new())
     };
-    let mut checks = vec![python_run(run(Language::Python).await)];
-    if let Ok(path) = settings.audit_path() {
-        checks.push(Check::ok("audit log", path.display().to_string()));
+    let mut checks = vec![python_run(run(Language::Python, "6 * 7").await)];
+    let python_runs = checks[0].state != State::Failed;
+    if python_runs {
+        let environment = application.execution.environment().await;
+        checks.extend(environment.ok().and_then(|found| verdict(&found)));
     }
-    if checks[0].state != State::Failed {
-        checks.push(r_run(run(Language::R).await));
+    checks.extend(settings.audit_path().ok().map(|path| audit_log(&path)));
+    if python_runs {
+        let packages = run(Language::Python, PYTHON_PACKAGES).await;
+        checks.extend(packages_of("python packages", packages));
+        let r = r_run(run(Language::R, "6 * 7").await);
+        if r.state == State::Ok {
+            let packages = run(Language::R, R_PACKAGES).await;
+            checks.extend(packages_of("R packages", packages));
+        }
+        checks.push(r);
     }
     application.shut_down().await;
     checks
+}
+
+/// What is asked of Python and of R: a version and what is there of what results are shown with.
+const PYTHON_PACKAGES: &str = "import sys, importlib.util as u\n\
+    have = [n for n in ('numpy', 'pandas', 'matplotlib', 'PIL', 'IPython') if u.find_spec(n)]\n\
+    print('Python ' + sys.version.split()[0] + ': ' + (', '.join(have) or 'none'))";
+const R_PACKAGES: &str = "have <- Filter(function(n) length(find.package(n, quiet = TRUE)) > 0,\n\
+    c('ggplot2', 'lattice', 'jsonlite', 'R6', 'rlang'))\n\
+    cat('R ', as.character(getRversion()), ': ', if (length(have)) paste(have, collapse = ', ') else 'none', '\\n', sep = '')";
+
+fn packages_of(
+    name: &'static str,
+    result: Result<Arc<ExecutionOutcome>, Refusal>,
+) -> Option<Check> {
+    let outcome = result.ok().filter(|outcome| outcome.success())?;
+    Some(Check::ok(name, outcome.stdout.trim_end()))
+}
+
+fn verdict(environment: &ExecutionEnvironment) -> Option<Check> {
+    const NAME: &str = "sandbox";
+    match environment.verdict? {
+        SandboxVerdict::Confirmed => Some(Check::ok(
+            NAME,
+            "SandboxConfirmed: ids, capabilities, seccomp, namespaces, mounts and limits are as asked for",
+        )),
+        weak @ SandboxVerdict::Weak => Some(Check::not(
+            NAME,
+            State::Warning,
+            format!("{}: {}", weak.as_str(), environment.runtime.weak.join("; ")),
+            "see control groups, or refuse it: security.require_strong_sandbox",
+        )),
+    }
+}
+
+/// Largest log that is read whole here, bytes.
+const READ_WHOLE: u64 = 64 << 20;
+
+fn audit_log(path: &Path) -> Check {
+    const NAME: &str = "audit log";
+    let shown = path.display();
+    if fs::metadata(path).is_ok_and(|log| log.len() > READ_WHOLE) {
+        return Check::ok(
+            NAME,
+            format!("{shown}; too large to verify here: mcp-forge audit verify"),
+        );
+    }
+    match mcp_forge_audit_file::verify(path, None) {
+        Ok(found) if found.intact => {
+            Check::ok(NAME, format!("{shown}, intact, {} entries", found.entries))
+        }
+        Ok(found) => Check::not(
+            NAME,
+            State::Warning,
+            format!(
+                "{shown} is not as it was written: {} findings",
+                found.findings.len() as u64 + found.more_findings
+            ),
+            "mcp-forge audit verify",
+        ),
+        Err(error) => Check::not(
+            NAME,
+            State::Warning,
+            error.chain(),
+            "mcp-forge audit verify",
+        ),
+    }
 }
 
 fn r_run(result: Result<Arc<ExecutionOutcome>, Refusal>) -> Check {

@@ -1,8 +1,11 @@
 //! The commands, one module each.
 
+mod audit;
+mod config;
 mod directory;
 mod doctor;
 mod pictures;
+mod policy;
 mod run;
 mod serve;
 mod signals;
@@ -10,7 +13,7 @@ mod signals;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, Policy};
 use crate::settings::Settings;
 
 /// Exit status when mcp-forge itself fails.
@@ -25,7 +28,19 @@ const BROKEN_PIPE: u8 = 128 + nix::libc::SIGPIPE as u8;
 ///
 /// What kept mcp-forge from it.
 pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
-    let settings = Settings::load(cli.config.as_deref())?;
+    if let Command::Config(command) = &cli.command {
+        return config::config(command, &cli);
+    }
+    if let Command::Policy(Policy::Check { file: Some(file) }) = &cli.command {
+        return policy::check(file);
+    }
+    let settings = Settings::load(cli.config.as_deref(), &cli.set)?;
+    if let Command::Audit(command) = &cli.command {
+        return audit::audit(command, &settings);
+    }
+    if let Command::Policy(command) = &cli.command {
+        return policy::policy(command, &settings);
+    }
     let runtime = cli.runtime.as_deref();
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -36,11 +51,22 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Serve(serve) => serve::serve(serve, runtime, &settings).await,
             Command::Run(run) => run::run(run, runtime, &settings).await,
             Command::Doctor(doctor) => doctor::doctor(doctor, runtime, &settings).await,
+            Command::Config(_) | Command::Policy(_) | Command::Audit(_) => {
+                unreachable!("done above")
+            }
         }
     });
     // A read of standard input that nobody answers must not keep the process.
     tokio.shutdown_background();
     result
+}
+
+/// Prints, and gives `status` unless that cannot be done.
+fn printed(text: &str, status: ExitCode) -> ExitCode {
+    match print(text) {
+        Ok(()) => status,
+        Err(error) => ExitCode::from(unwritten(&error)),
+    }
 }
 
 /// Tells a person what went wrong. Standard error may be closed; there is nobody to tell then.

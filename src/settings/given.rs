@@ -50,14 +50,29 @@ pub(super) struct Entry {
 ///
 /// What it is when it is no regular file, and the line that cannot be read.
 pub(super) fn file(path: &Path) -> anyhow::Result<Vec<Entry>> {
-    let shown = path.display();
-    let parse = match path.extension().and_then(|ending| ending.to_str()) {
-        Some("yaml" | "yml") => yaml,
-        Some("toml") => toml,
-        _ => bail!("configuration file {shown}: its name must end in .yaml, .yml or .toml"),
-    };
-    let text = read(path).with_context(|| format!("configuration file {shown}"))?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    // Before it is read.
+    form(path)?;
+    let text = read(path).with_context(|| format!("configuration file {}", path.display()))?;
+    entries(path, &text)
+}
+
+type Parse = fn(&str) -> Result<Lines, Fault>;
+
+fn form(path: &Path) -> anyhow::Result<Parse> {
+    match path.extension().and_then(|ending| ending.to_str()) {
+        Some("yaml" | "yml") => Ok(yaml),
+        Some("toml") => Ok(toml),
+        _ => {
+            let path = path.display();
+            bail!("configuration file {path}: its name must end in .yaml, .yml or .toml")
+        }
+    }
+}
+
+/// The entries in a text, of the form that the file's name tells.
+pub(super) fn entries(path: &Path, text: &str) -> anyhow::Result<Vec<Entry>> {
+    let (shown, parse) = (path.display(), form(path)?);
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let entries = parse(text).map_err(|fault| anyhow!("{shown}:{}: {}", fault.line, fault.what))?;
     Ok(entries
         .into_iter()
@@ -69,7 +84,8 @@ pub(super) fn file(path: &Path) -> anyhow::Result<Vec<Entry>> {
         .collect())
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
+/// The text of a regular file of at most 1 MiB.
+pub(super) fn read(path: &Path) -> anyhow::Result<String> {
     let kind = fs::metadata(path)?.file_type();
     let what = match kind {
         _ if kind.is_dir() => "a directory",
@@ -230,25 +246,26 @@ fn toml(text: &str) -> Result<Lines, Fault> {
 }
 
 /// The entries of the environment: variables that start with [`PREFIX`], but the one that names the
-/// file.
-///
-/// # Errors
-///
-/// The variable that is not UTF-8, in its name or in its value.
+/// file; and what is told of those that are not UTF-8, in their name or in their value.
 pub(super) fn environment(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
-) -> anyhow::Result<Vec<(String, String)>> {
+) -> (Vec<(String, String)>, Vec<String>) {
     let ours = variables.into_iter().filter(|(name, _)| {
         name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) && name != FILE_VARIABLE
     });
-    ours.map(|(name, value)| {
-        let name = name
-            .into_string()
-            .map_err(|name| anyhow!("environment variable {name:?}: its name is not UTF-8"))?;
-        let value = value
-            .into_string()
-            .map_err(|_| anyhow!("environment variable {name}: its value is not UTF-8"))?;
-        Ok((name, value))
-    })
-    .collect()
+    let (mut given, mut faults) = (Vec::new(), Vec::new());
+    for (name, value) in ours {
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => given.push((name, value)),
+            (Err(name), _) => faults.push(format!(
+                "environment variable {name:?}: its name is not UTF-8"
+            )),
+            (Ok(name), Err(_)) => {
+                faults.push(format!(
+                    "environment variable {name}: its value is not UTF-8"
+                ));
+            }
+        }
+    }
+    (given, faults)
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
+use super::docs::table;
 use super::*;
 
 fn from(name: &str, text: &str, environment: &[(&str, &str)]) -> anyhow::Result<Settings> {
@@ -10,7 +11,7 @@ fn from(name: &str, text: &str, environment: &[(&str, &str)]) -> anyhow::Result<
     let file = dir.path().join(name);
     fs::write(&file, text)?;
     let environment = environment.iter().map(|(k, v)| (k.into(), v.into()));
-    Settings::read(Some(&file), environment)
+    Settings::read(Some(&file), environment.collect(), &[])
         // The directory has another name each time.
         .map_err(|e| anyhow!(format!("{e:#}").replace(&format!("{}/", dir.path().display()), "")))
 }
@@ -52,9 +53,21 @@ fn files_of_both_forms_set_what_they_name_and_default_the_rest() {
 
 #[test]
 fn the_documented_file_has_every_setting_and_its_default() {
-    let text = include_str!("../../examples/mcp-forge.yaml").replace("# audit:", "audit:");
-    let text = text.replace("#   path:", "  path:");
+    let text = include_str!("../../examples/mcp-forge.yaml").replace("# path:", "path:");
+    let dir = tempfile::tempdir().unwrap();
+    let policy = dir.path().join("policy.toml");
+    fs::write(&policy, "").unwrap();
+    let written = format!("policy: {}", policy.display());
+    let text = text.replace("# policy: /etc/mcp-forge/policy.toml", &written);
     let settings = from("f.yaml", &text, &[]).unwrap();
+    for (key, setting) in settings
+        .0
+        .iter()
+        .filter(|(key, _)| ![AUDIT, POLICY].contains(key))
+    {
+        let row = table().into_iter().find(|row| row.key == *key).unwrap();
+        assert_eq!(setting.text, row.default, "{key}");
+    }
     let set: Vec<_> = settings.0.keys().copied().collect();
     let mut all: Vec<_> = keys().collect();
     all.sort_unstable();
@@ -81,13 +94,16 @@ fn the_environment_overrides_the_file_for_every_key() {
     for key in keys() {
         let text = match key {
             RUNTIME => "auto",
-            UNENFORCED => "TRUE",
-            AUDIT => "/a",
+            UNENFORCED | STRONG | AUDIT_SYNC => "TRUE",
+            AUDIT | POLICY => "/a",
+            AUDIT_KEEP => "7",
+            AUDIT_FAILURE => "run",
             _ if key.ends_with("quota") => "60000",
             // Each of them is both a number and a size, and within its range.
             _ => "2097152",
         };
-        let set = Settings::read(None, [(variable(key).into(), text.into())]);
+        let environment = [(variable(key).into(), text.into())];
+        let set = Settings::read(None, environment.into(), &[]);
         match set {
             Ok(set) => assert_eq!(set.0[key].text, text),
             Err(e) => assert!(e.to_string().starts_with(&variable(key)), "{key}: {e}"),
@@ -265,7 +281,7 @@ fn what_is_no_setting_is_told_and_what_was_meant() {
 #[test]
 fn variables_that_are_not_utf_8_are_told_when_they_are_ours() {
     let bad = |text: &[u8]| OsString::from_vec(text.to_vec());
-    let read = |name: OsString, value: OsString| Settings::read(None, [(name, value)]);
+    let read = |name: OsString, value: OsString| Settings::read(None, [(name, value)].into(), &[]);
     for (name, value) in [
         (&b"OTHER"[..], &b"\xff"[..]),
         (b"\xff", b"1"),
@@ -309,7 +325,12 @@ fn a_relative_place_of_the_audit_log_is_refused() {
 fn what_is_no_file_is_told_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
-    let told = |path: &Path| format!("{:#}", Settings::read(Some(path), []).unwrap_err());
+    let told = |path: &Path| {
+        format!(
+            "{:#}",
+            Settings::read(Some(path), Environment::new(), &[]).unwrap_err()
+        )
+    };
     nix::unistd::mkfifo(&path("fifo.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(path("socket.yaml")).unwrap();
     fs::create_dir(path("directory.yaml")).unwrap();
@@ -357,5 +378,136 @@ fn deep_and_broken_files_are_errors() {
                 "{told}"
             );
         }
+    }
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once() {
+    let text = "execution:\n  pids: 1\n  max_memroy: 1g\n  queue: x\nsecurity:\n  \
+                accept_unenforced_limits: perhaps\naudit:\n  path: logs/${NAME}\n  keep: 0\n\
+                weather:\n  rain: 1\n  sun: 2\n";
+    let environment = [
+        ("MCP_FORGE_RUNTIME__KIND", "vm"),
+        ("MCP_FORGE_FILES__CONT", "1"),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f.yaml");
+    fs::write(&file, text).unwrap();
+    let environment = environment.iter().map(|(k, v)| (k.into(), v.into()));
+    let set = ["execution.max_timeout=0", "execution.pid=1", "nothing"].map(str::to_owned);
+    let told = Settings::read(Some(&file), environment.collect(), &set).unwrap_err();
+    let told = told
+        .to_string()
+        .replace(&format!("{}/", dir.path().display()), "");
+    let mut told: Vec<&str> = told.lines().collect();
+    told.sort_unstable();
+    assert_eq!(
+        told,
+        [
+            "--set \"nothing\": must be KEY=VALUE, such as execution.pids=50",
+            "--set: execution.max_timeout is \"0\", must be 1 to 604800 whole seconds",
+            "--set: execution.max_timeout is \"0\", must be at least the default (default_timeout), 300 s",
+            "--set: unknown key \"execution.pid\"; did you mean execution.pids?",
+            "MCP_FORGE_RUNTIME__KIND: runtime.kind is \"vm\", must be auto or libcontainer or podman or docker",
+            "f.yaml:10: unknown key \"weather\"",
+            "f.yaml:2: execution.pids is \"1\", must be 8 to 32768",
+            "f.yaml:3: unknown key \"execution.max_memroy\"; did you mean execution.max_memory?",
+            "f.yaml:4: execution.queue is \"x\" (no whole number), must be 0 to 65536",
+            "f.yaml:6: security.accept_unenforced_limits is \"perhaps\", must be true or false",
+            "f.yaml:8: audit.path: the variable NAME is not set; set it, or write ${NAME:-default}",
+            "f.yaml:9: audit.keep is \"0\", must be 1 to 100000, or all",
+            "unknown environment variable MCP_FORGE_FILES__CONT; did you mean MCP_FORGE_FILES__COUNT?",
+        ]
+    );
+}
+
+#[test]
+fn the_command_line_comes_before_the_environment_before_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f.yaml");
+    fs::write(&file, "execution: {pids: 10, queue: 11, concurrency: 12}").unwrap();
+    let environment = [("PIDS", "20"), ("QUEUE", "21")]
+        .map(|(name, value)| (format!("MCP_FORGE_EXECUTION__{name}").into(), value.into()));
+    let set = ["execution.pids=30".to_owned()];
+    let settings = Settings::read(Some(&file), environment.into(), &set).unwrap();
+    let effective = settings.effective();
+    let of = |key: &str| {
+        let one = effective.iter().find(|one| one.key == key).unwrap();
+        (one.value.clone().unwrap(), one.source.clone())
+    };
+    let one = |value: &str, source: &str| (value.to_owned(), source.to_owned());
+    assert_eq!(of("execution.pids"), one("30", "--set"));
+    assert_eq!(
+        of("execution.queue"),
+        one("21", "MCP_FORGE_EXECUTION__QUEUE")
+    );
+    let line = format!("{}:1", file.display());
+    assert_eq!(of("execution.concurrency"), one("12", &line));
+    assert_eq!(of("execution.descriptors"), one("256", "default"));
+    assert_eq!(of("audit.max_size"), one("64m", "default"));
+    assert_eq!(effective.len(), keys().count());
+}
+
+#[test]
+fn the_file_of_the_configuration_directory_needs_no_option() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join("mcp-forge");
+    let environment: Environment = [("XDG_CONFIG_HOME".into(), dir.path().into())].into();
+    assert_eq!(own_file(&environment).unwrap(), None);
+    fs::create_dir(&own).unwrap();
+    fs::write(own.join("config.toml"), "").unwrap();
+    assert_eq!(
+        own_file(&environment).unwrap(),
+        Some(own.join("config.toml"))
+    );
+    fs::write(own.join("config.yaml"), "").unwrap();
+    let told = own_file(&environment).unwrap_err().to_string();
+    assert!(told.starts_with("two configuration files, "), "{told}");
+}
+
+#[test]
+fn the_example_files_are_sound() {
+    for name in ["development", "production", "high-concurrency"] {
+        let path = format!("{}/examples/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
+        let settings = Settings::load_file(Path::new(&path)).unwrap_or_else(|e| panic!("{e}"));
+        assert_ne!(settings, Settings::default());
+    }
+}
+
+/// With `UPDATE_DOCS` it writes them.
+#[test]
+fn the_documents_are_those_of_the_table() {
+    let mut rows = String::new();
+    for row in table() {
+        let default = match row.default.as_str() {
+            "" => String::new(),
+            default => format!("`{default}`"),
+        };
+        let (key, variable, about) = (row.key, variable(row.key), row.about);
+        let allowed = row.allowed;
+        rows.push_str(&format!(
+            "| `{key}`<br>`{variable}` | {default} | {allowed} | {about} |\n"
+        ));
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |name: &str| fs::read_to_string(root.join(name)).unwrap_or_default();
+    let document = read("docs/configuration.md");
+    let (before, rest) = document.split_once("<!-- settings -->\n").unwrap();
+    let (_, after) = rest.split_once("<!-- end -->").unwrap();
+    let header = "| setting, variable | default | allowed | meaning |\n|---|---|---|---|\n";
+    let document = format!("{before}<!-- settings -->\n{header}{rows}<!-- end -->{after}");
+    let schema = format!("{:#}\n", schema());
+    for (name, wanted) in [
+        ("docs/configuration.md", document),
+        ("docs/configuration.schema.json", schema),
+    ] {
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            fs::write(root.join(name), &wanted).unwrap();
+        }
+        assert_eq!(
+            read(name),
+            wanted,
+            "{name}: run this test with UPDATE_DOCS=1"
+        );
     }
 }

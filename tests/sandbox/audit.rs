@@ -47,6 +47,7 @@ fn a_run_is_told_in_order_and_without_its_texts() {
         "execution.request",
         "container.create",
         "container.start",
+        "sandbox.verdict",
         "execution.result",
         "container.stop",
         "container.remove",
@@ -71,6 +72,8 @@ fn a_run_is_told_in_order_and_without_its_texts() {
     let [request, .., result, _, _] = lines.as_slice() else {
         panic!("{lines:#?}")
     };
+    assert_eq!(lines[3]["details"]["verdict"], "SandboxConfirmed");
+    assert_eq!(lines[3]["details"]["found"]["mounts"]["/usr"], "read-only");
     assert_eq!(request["details"]["code_sha256"], sha256(code));
     assert_eq!(request["details"]["code_bytes"], code.len());
     assert_eq!(
@@ -161,4 +164,139 @@ fn nothing_runs_where_nothing_can_be_recorded() {
         assert_eq!(finished.stderr.matches(path).count(), 1, "{finished:?}");
     }
     home.expect_nothing_left();
+}
+
+#[test]
+fn the_log_proves_itself_and_what_was_done_to_it() {
+    let Some(home) = Home::for_root("verifying the audit log") else {
+        return;
+    };
+    let audit = |arguments: &[&str]| {
+        let mut command = home.command();
+        command.arg("audit").args(arguments);
+        finish(command, b"")
+    };
+    let none = audit(&["verify"]);
+    assert_eq!(none.code(), 125, "{none:?}");
+    assert!(none.stderr.contains("there is no audit log"), "{none:?}");
+
+    assert_eq!(home.run(&["-c", "1"]).code(), 0);
+    assert_eq!(home.run(&["-c", "1/0"]).code(), 1);
+    let sound = audit(&["verify"]);
+    assert_eq!(sound.code(), 0, "{sound:?}");
+    assert!(sound.stdout.contains(": intact; "), "{sound:?}");
+    let (_, kept) = sound.stdout.trim_end().rsplit_once(' ').unwrap();
+    assert_eq!(home.run(&["-c", "2"]).code(), 0);
+    assert_eq!(audit(&["verify", "--expect", kept]).code(), 0);
+
+    let tail = audit(&["tail", "-n", "2"]);
+    assert_eq!(tail.stdout.lines().count(), 2, "{tail:?}");
+    assert!(tail.stdout.contains("container.remove"), "{tail:?}");
+    let failed = audit(&[
+        "query",
+        "--event",
+        "execution.result",
+        "--success",
+        "false",
+        "--json",
+    ]);
+    let found: Vec<Value> = failed
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(found.len(), 1, "{failed:?}");
+    assert_eq!(found[0]["details"]["ended_by"], "error");
+    let run_id = found[0]["run_id"].as_str().unwrap();
+    let of_it = audit(&["query", "--run-id", run_id]);
+    let expected = home
+        .audit()
+        .iter()
+        .filter(|line| line["run_id"] == run_id)
+        .count();
+    assert_eq!(of_it.stdout.lines().count(), expected, "{of_it:?}");
+    assert_eq!(audit(&["query", "--until", "1h"]).stdout, "");
+
+    let text = std::fs::read_to_string(home.audit_path()).unwrap();
+    let forged = text.replacen("\"success\":false", "\"success\":true", 1);
+    assert_ne!(forged, text);
+    std::fs::write(home.audit_path(), forged).unwrap();
+    let found = audit(&["verify", "--json"]);
+    assert_eq!(found.code(), 1, "{found:?}");
+    let report: Value = serde_json::from_str(&found.stdout).unwrap();
+    assert_eq!(report["intact"], false);
+    let what = report["findings"][0]["what"].as_str().unwrap();
+    assert!(what.contains("before it was changed"), "{report:#}");
+}
+
+/// A file system with room for a few entries.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn at(path: std::path::PathBuf) -> Self {
+        std::fs::create_dir_all(&path).unwrap();
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-t", "tmpfs", "-o", "size=16k,mode=0700", "tmpfs"])
+            .arg(&path);
+        assert!(mount.status().unwrap().success());
+        Self(path)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_work_unless_the_operator_chose_otherwise() {
+    let Some(mut home) = Home::for_root("a full disk") else {
+        return;
+    };
+    let disk = SmallDisk::at(home.audit_path().parent().unwrap().to_owned());
+    home.settle();
+    let mut runs = 0;
+    let refused = loop {
+        let finished = home.run(&["-c", "6 * 7"]);
+        if finished.code() != 0 {
+            break finished;
+        }
+        runs += 1;
+        assert!(runs < 20, "the disk takes everything");
+    };
+    assert!(runs > 0, "{refused:?}");
+    assert_eq!(
+        (refused.code(), refused.stdout.as_str()),
+        (125, ""),
+        "{refused:?}"
+    );
+    assert!(
+        refused.stderr.contains("make room for the audit log"),
+        "{refused:?}"
+    );
+    let choose = |choice: &str| {
+        home.run(&[
+            "--set",
+            &format!("audit.on_failure={choice}"),
+            "-c",
+            "6 * 7",
+        ])
+    };
+    assert_eq!(choose("refuse").code(), 125);
+    let ran = choose("run");
+    assert_eq!((ran.code(), ran.stdout.as_str()), (0, "42\n"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("not audited: execution.request"),
+        "{ran:?}"
+    );
+    // Nothing is torn, and nothing that was recorded is lost.
+    let mut verify = home.command();
+    verify.args(["audit", "verify"]);
+    let verified = finish(verify, b"");
+    assert_eq!(verified.code(), 0, "{verified:?}");
+    assert!(!verified.stdout.contains("torn"), "{verified:?}");
+    home.expect_nothing_left();
+    drop(disk);
 }

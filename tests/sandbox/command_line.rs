@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::home::{BINARY, Finished, Home, finish};
+use crate::home::{BINARY, Finished, Home, alone, finish};
+use crate::leftovers::RANGE;
 
 /// The version that the host's interpreter tells, which is what the sandbox shows.
 fn python_version() -> String {
@@ -452,6 +453,14 @@ fn doctor_finds_that_the_main_job_works() {
         finished.stdout.contains("every limit enforced"),
         "{finished:?}"
     );
+    for told in [
+        "SandboxConfirmed",
+        "audit.jsonl, intact, ",
+        "ok       disk",
+        ": numpy",
+    ] {
+        assert!(finished.stdout.contains(told), "{told}: {finished:?}");
+    }
     home.expect_nothing_left();
 }
 
@@ -463,7 +472,7 @@ fn doctor_tells_what_is_wrong_where_it_is_wrong() {
     let open = home.file("open.jsonl", "");
     fs::set_permissions(&open, Permissions::from_mode(0o666)).unwrap();
     let audit = ("MCP_FORGE_AUDIT__PATH", open.to_str().unwrap());
-    let kind = ("MCP_FORGE_RUNTIME__KIND", "warp");
+    let kind = ("MCP_FORGE_RUNTIME__KIND", "podman");
     for (arguments, variable, name, evidence, remedy) in [
         (
             &["--runtime", "docker"][..],
@@ -495,4 +504,24 @@ fn doctor_tells_what_is_wrong_where_it_is_wrong() {
         assert_eq!(lines.next(), None, "{told:?}");
     }
     home.expect_nothing_left();
+}
+
+#[test]
+fn wrong_options_are_told_as_json_to_who_wants_json() {
+    let home = Home::new(alone(), RANGE);
+    let told = home.run(&["--json", "--bogus", "-c", "1"]);
+    assert_eq!(told.code(), 125, "{told:?}");
+    assert!(told.stderr.contains("--bogus"), "{told:?}");
+    let error: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("unexpected argument '--bogus'"),
+        "{told:?}"
+    );
+    // Help is no error.
+    let help = home.run(&["--json", "--help"]);
+    assert!(
+        help.code() == 0 && help.stdout.starts_with("Runs one program"),
+        "{help:?}"
+    );
 }

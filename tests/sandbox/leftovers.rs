@@ -248,10 +248,11 @@ pub(crate) fn mounts(pid: i32) -> Vec<String> {
     table.lines().map(str::to_owned).collect()
 }
 
-/// Everything in the home but the audit log, and what sandboxes own in public places.
+/// Everything in the home but the audit log with its head, and what sandboxes own in public places.
 fn files(home: &Path, ids: &Range<u32>) -> BTreeSet<PathBuf> {
     let state = home.join("state/mcp-forge");
-    let expected = [state.join("audit.jsonl"), state];
+    let log = ["audit.jsonl", "audit.jsonl.head"].map(|name| state.join(name));
+    let expected = [&log[..], &[state]].concat();
     let given = home.join(GIVEN);
     let mut found: BTreeSet<PathBuf> = entries(home, usize::MAX)
         .into_iter()

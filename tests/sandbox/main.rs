@@ -12,6 +12,7 @@ mod background;
 mod bad_input;
 mod client;
 mod command_line;
+mod configuration;
 mod crashes;
 mod endings;
 mod files;

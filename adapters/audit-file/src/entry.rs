@@ -1,16 +1,21 @@
 //! One entry as one line of JSON, within a bound.
 //!
 //! What clients and programs gave is data here: JSON escapes its line breaks and control
-//! characters, so that no text can pass for a line of its own. Nothing is masked.
+//! characters, so that no text can pass for a line of its own.
 
 use mcp_forge_ports::vocabulary::AuditEvent;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::chain::SEAL_ROOM;
 use crate::error::FileAuditError;
+use crate::mask::mask;
 
 /// Longest line with its line break, bytes. What does not fit is cut out of `details`.
 pub const MAX_LINE_BYTES: usize = 64 * 1024;
+
+/// Longest line without its place in the chain.
+pub(crate) const MAX_ENTRY_BYTES: usize = MAX_LINE_BYTES - SEAL_ROOM;
 
 /// Room for the members of `details` that are kept in a line that is too long, bytes.
 const KEPT_DETAILS: usize = 16 * 1024;
@@ -38,7 +43,7 @@ struct Line<'a> {
     error: Option<&'a str>,
 }
 
-/// The line of an entry, with its line break.
+/// The line of an entry, with its line break and without its place in the chain.
 pub(crate) fn line(event: &AuditEvent) -> Result<Vec<u8>, FileAuditError> {
     let time =
         jiff::Timestamp::try_from(event.time).map_err(|source| FileAuditError::Time { source })?;
@@ -57,14 +62,14 @@ pub(crate) fn line(event: &AuditEvent) -> Result<Vec<u8>, FileAuditError> {
         error: event.error.as_deref(),
     };
     let whole = encode(&line)?;
-    if whole.len() <= MAX_LINE_BYTES {
+    if whole.len() <= MAX_ENTRY_BYTES {
         return Ok(whole);
     }
 
     let details = cut_details(&event.details)?;
     line.details = &details;
     let shorter = encode(&line)?;
-    if shorter.len() <= MAX_LINE_BYTES {
+    if shorter.len() <= MAX_ENTRY_BYTES {
         return Ok(shorter);
     }
 
@@ -80,7 +85,7 @@ pub(crate) fn line(event: &AuditEvent) -> Result<Vec<u8>, FileAuditError> {
 }
 
 fn encode(line: &Line<'_>) -> Result<Vec<u8>, FileAuditError> {
-    let mut bytes = json(line)?;
+    let mut bytes = mask(json(line)?);
     bytes.push(b'\n');
     Ok(bytes)
 }

@@ -30,6 +30,12 @@ pub(crate) enum FileAuditError {
     Write { source: io::Error },
     #[error("cannot write the entry, and part of it is left in the file: {left}")]
     Torn { source: io::Error, left: io::Error },
+    #[error("cannot begin a new file")]
+    Rotate { source: io::Error },
+    #[error("cannot read it")]
+    Read { source: io::Error },
+    #[error("there is no audit log")]
+    Missing,
     #[error("the time of the entry is out of range")]
     Time { source: jiff::Error },
     #[error("the entry cannot be encoded")]
@@ -70,6 +76,15 @@ impl FileAuditError {
             Self::Deleted => (
                 PortErrorKind::NotFound,
                 "start mcp-forge again so that it makes a new file",
+            ),
+            Self::Rotate { source } if source.kind() == io::ErrorKind::AlreadyExists => (
+                PortErrorKind::Unsupported,
+                "move the older files of the log elsewhere: the name of the next one is taken",
+            ),
+            Self::Rotate { source } | Self::Read { source } => classify(source),
+            Self::Missing => (
+                PortErrorKind::NotFound,
+                "name the log (audit.path): one is made by the first run or server",
             ),
             Self::Time { .. } => (PortErrorKind::Internal, "set the clock of the host"),
             Self::Encode { .. } => (PortErrorKind::Internal, "report this as a defect"),

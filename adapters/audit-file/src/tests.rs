@@ -1,5 +1,7 @@
 //! The log on real files.
 
+mod chain;
+
 use std::collections::HashSet;
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -13,6 +15,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
+use crate::entry::MAX_ENTRY_BYTES;
+
+fn open(path: impl Into<PathBuf>) -> Result<FileAuditLog, PortError> {
+    FileAuditLog::open(path, FileAuditOptions::default())
+}
 
 fn event() -> AuditEvent {
     AuditEvent {
@@ -44,7 +51,7 @@ fn mode(path: &Path) -> u32 {
 fn log() -> (TempDir, PathBuf, FileAuditLog) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit.jsonl");
-    let log = FileAuditLog::open(&path).unwrap();
+    let log = open(&path).unwrap();
     (directory, path, log)
 }
 
@@ -57,7 +64,8 @@ async fn an_entry_is_one_line_with_every_member_in_order() {
         "{\"time\":\"2023-11-14T22:13:20.007Z\",\"event\":\"execution.result\",\
          \"severity\":\"warning\",\"session\":null,\"client\":\"client\",\"run_id\":\"run-1\",\
          \"correlation_id\":\"corr-1\",\"success\":false,\"details\":{\"code_sha256\":\"ab\"},\
-         \"error\":\"timeout\"}\n"
+         \"error\":\"timeout\",\"seq\":1,\"previous\":\
+         \"0000000000000000000000000000000000000000000000000000000000000000\"}\n"
     );
 }
 
@@ -74,7 +82,7 @@ fn files_and_directories_are_for_the_owner_only() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
     let path = directory.path().join("a/b/audit.jsonl");
-    FileAuditLog::open(&path).unwrap();
+    open(&path).unwrap();
     assert_eq!(mode(&path), 0o600);
     assert_eq!(mode(path.parent().unwrap()), 0o700);
     assert_eq!(mode(&directory.path().join("a")), 0o700);
@@ -89,7 +97,7 @@ fn files_and_directories_are_for_the_owner_only() {
 async fn what_is_in_the_file_stays() {
     let (_directory, path, log) = log();
     log.record(event()).await.unwrap();
-    let again = FileAuditLog::open(&path).unwrap();
+    let again = open(&path).unwrap();
     again.record(event()).await.unwrap();
     log.record(event()).await.unwrap();
     assert_eq!(lines(&path).len(), 3);
@@ -180,8 +188,8 @@ async fn a_line_of_exactly_the_bound_is_whole() {
     let mut entry = event();
     let rest = entry::line(&entry).unwrap().len() - "ab".len();
     for (length, cut) in [
-        (MAX_LINE_BYTES - rest, false),
-        (MAX_LINE_BYTES - rest + 1, true),
+        (MAX_ENTRY_BYTES - rest, false),
+        (MAX_ENTRY_BYTES - rest + 1, true),
     ] {
         entry.details["code_sha256"] = json!("h".repeat(length));
         log.record(entry.clone()).await.unwrap();
@@ -199,7 +207,7 @@ async fn many_tasks_and_many_logs_lose_and_tear_nothing() {
         let log = if writer % 2 == 0 {
             log.clone()
         } else {
-            FileAuditLog::open(&path).unwrap()
+            open(&path).unwrap()
         };
         tasks.push(tokio::spawn(async move {
             for n in 0..100 {
@@ -235,13 +243,30 @@ async fn many_tasks_and_many_logs_lose_and_tear_nothing() {
     }
 }
 
+#[tokio::test]
+async fn entries_that_nobody_waits_for_keep_no_other_waiting_and_are_written() {
+    let (_directory, path, log) = log();
+    let mut left: Vec<_> = (0..8).map(|_| Box::pin(log.record(event()))).collect();
+    for one in &mut left {
+        // Polled once, and then neither again nor dropped.
+        std::future::poll_fn(|context| {
+            let _ = one.as_mut().poll(context);
+            std::task::Poll::Ready(())
+        })
+        .await;
+    }
+    let next = tokio::time::timeout(Duration::from_secs(3), log.record(event()));
+    next.await.expect("it waits for the others").unwrap();
+    assert_eq!(lines(&path).len(), 9);
+}
+
 /// Run by the test below in processes of their own.
 #[tokio::test]
 async fn writes_as_another_process() {
     let Ok(path) = std::env::var("AUDIT_TEST_PATH") else {
         return;
     };
-    let log = FileAuditLog::open(path).unwrap();
+    let log = open(path).unwrap();
     for n in 0..200 {
         let details = std::iter::once(("x".to_owned(), json!("x".repeat(n * 50)))).collect();
         log.record(AuditEvent { details, ..event() }).await.unwrap();
@@ -268,38 +293,18 @@ fn many_processes_lose_and_tear_nothing() {
 }
 
 #[tokio::test]
-async fn a_full_file_system_is_told() {
-    let path = Path::new("/dev/full");
-    let file = fs::File::options()
-        .read(true)
-        .write(true)
-        .open(path)
-        .unwrap();
-    let log = FileAuditLog::over(path, file);
-    let error = log.record(event()).await.unwrap_err();
-    assert_eq!(error.kind, PortErrorKind::LimitExceeded);
-    assert_eq!(error.context, "audit log /dev/full");
-    assert!(error.chain().contains("No space left"), "{}", error.chain());
-    assert!(error.hint.unwrap().contains("free space"));
-}
-
-#[tokio::test]
 async fn a_deleted_file_is_told() {
     let (_directory, path, log) = log();
     fs::remove_file(&path).unwrap();
     let error = log.record(event()).await.unwrap_err();
     assert_eq!(error.kind, PortErrorKind::NotFound);
-    FileAuditLog::open(&path)
-        .unwrap()
-        .record(event())
-        .await
-        .unwrap();
+    open(&path).unwrap().record(event()).await.unwrap();
     assert_eq!(lines(&path).len(), 1);
 }
 
 /// What opening the file says.
 fn refused(path: &Path) -> (PortErrorKind, String) {
-    let error = FileAuditLog::open(path).unwrap_err();
+    let error = open(path).unwrap_err();
     (error.kind, error.chain())
 }
 
@@ -358,7 +363,7 @@ fn a_file_that_others_may_write_is_refused_and_one_that_they_may_read_is_closed(
         fs::set_permissions(&path, Permissions::from_mode(before)).unwrap();
         match after {
             Some(after) => {
-                FileAuditLog::open(&path).unwrap();
+                open(&path).unwrap();
                 assert_eq!(mode(&path), after, "{before:o}");
             }
             None => {
@@ -382,7 +387,7 @@ fn a_directory_in_which_others_may_write_is_refused_unless_it_is_sticky() {
     ] {
         fs::set_permissions(directory.path(), Permissions::from_mode(mode)).unwrap();
         if taken {
-            FileAuditLog::open(&path).unwrap();
+            open(&path).unwrap();
         } else {
             let (kind, told) = refused(&path);
             assert_eq!(kind, PortErrorKind::Denied, "{told}");

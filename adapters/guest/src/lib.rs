@@ -7,10 +7,13 @@
 mod report;
 
 use async_trait::async_trait;
-use mcp_forge_agent::{Collect, Decoder, FromAgent, MAX_FROM_AGENT, Runner, Status, ToAgent};
+use mcp_forge_agent::{
+    Collect, Decoder, Facts, FromAgent, MAX_FROM_AGENT, MOUNTS, NAMESPACES, Runner, Status, ToAgent,
+};
 use mcp_forge_ports::driven::{ByteStream, Guest, GuestRun};
 use mcp_forge_ports::vocabulary::{
-    CollectLimits, GuestEvent, GuestExit, GuestHello, GuestJob, Language, OutputStream, SandboxExit,
+    CollectLimits, GuestEvent, GuestExit, GuestHello, GuestJob, GuestMount, Language, OutputStream,
+    SandboxExit,
 };
 use mcp_forge_ports::{PortError, PortErrorKind};
 use std::time::Duration;
@@ -178,23 +181,36 @@ impl GuestRun for StreamRun {
     }
 }
 
+fn hello(version: String, facts: &Facts) -> GuestHello {
+    let names = NAMESPACES.iter().map(|name| (*name).to_owned());
+    let mounts = MOUNTS.iter().zip(&facts.mounts);
+    GuestHello {
+        version,
+        uid: facts.uid,
+        gid: facts.gid,
+        groups: facts.groups,
+        no_new_privs: facts.no_new_privs,
+        seccomp_mode: facts.seccomp,
+        capabilities: facts.capabilities,
+        descriptors: facts.descriptors,
+        core_bytes: facts.core_bytes,
+        namespaces: names.zip(facts.namespaces).collect(),
+        mounts: mounts
+            .map(|(path, mount)| GuestMount {
+                path: (*path).to_owned(),
+                read_only: mount.read_only,
+                inert: mount.no_suid && mount.no_dev,
+                bytes: mount.bytes,
+            })
+            .collect(),
+    }
+}
+
 /// The event of a message. A malformed report breaks no contract: the agent passes on what the
 /// program's own code may have written, and that only loses the program its report.
 fn event(message: FromAgent) -> GuestEvent {
     match message {
-        FromAgent::Hello {
-            version,
-            uid,
-            no_new_privs,
-            seccomp,
-            capabilities,
-        } => GuestEvent::Hello(GuestHello {
-            version,
-            uid,
-            no_new_privs,
-            seccomp_mode: seccomp,
-            capabilities,
-        }),
+        FromAgent::Hello { version, facts } => GuestEvent::Hello(hello(version, &facts)),
         FromAgent::Stdout(bytes) => GuestEvent::Output {
             stream: OutputStream::Stdout,
             bytes,
@@ -268,10 +284,7 @@ mod tests {
             let mut bytes = Vec::new();
             let hello = FromAgent::Hello {
                 version: "1".to_owned(),
-                uid: 1000,
-                no_new_privs: true,
-                seccomp: 2,
-                capabilities: 0,
+                facts: Facts::default(),
             };
             hello.encode(&mut bytes);
             FromAgent::Stdout(b"x".to_vec()).encode(&mut bytes);

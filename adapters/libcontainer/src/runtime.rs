@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,7 +11,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use mcp_forge_ports::driven::{ByteStream, ContainerRuntime};
 use mcp_forge_ports::vocabulary::{
-    EffectiveLimits, RuntimeInfo, SandboxExit, SandboxId, SandboxRoot, SandboxSpec, SandboxUsage,
+    EffectiveLimits, Namespaces, RuntimeInfo, SandboxExit, SandboxId, SandboxRoot, SandboxSpec,
+    SandboxUsage,
 };
 use mcp_forge_ports::{PortError, PortErrorKind};
 use nix::sys::socket::{
@@ -382,6 +384,19 @@ fn failed_to_create(id: &str) -> PortError {
     )
 }
 
+/// The namespaces of this process, which no sandbox may share: namespaces(7).
+fn own_namespaces() -> Namespaces {
+    let names = ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"];
+    let own = names.map(|name| {
+        let inode = std::fs::metadata(format!("/proc/self/ns/{name}"));
+        (
+            name.to_owned(),
+            inode.map_or(0, |namespace| namespace.ino()),
+        )
+    });
+    own.into()
+}
+
 fn unexpected(success: &Success) -> PortError {
     PortError::new(
         PortErrorKind::Internal,
@@ -397,6 +412,7 @@ impl ContainerRuntime for LibcontainerRuntime {
                 kind: "libcontainer".to_owned(),
                 version: LIBCONTAINER.to_owned(),
                 weak,
+                host_namespaces: own_namespaces(),
             }),
             other => Err(unexpected(&other)),
         }

@@ -36,6 +36,14 @@ pub(crate) fn page(runs: &[RunStatus], start: usize) -> (Vec<Resource>, Option<u
     (page, None)
 }
 
+/// Where programs run.
+pub(crate) fn environment() -> Resource {
+    Resource::new(uri::ENVIRONMENT, "environment")
+        .with_title("Where programs run")
+        .with_description("Runtime, languages, limits, and how strong the sandboxes prove to be.")
+        .with_mime_type("application/json")
+}
+
 fn of_outcome(outcome: &ExecutionOutcome) -> impl Iterator<Item = Resource> {
     let run_id = &outcome.run_id;
     let log = outcome.log.map(|log| {

@@ -17,7 +17,8 @@ use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult,
     ErrorCode, Implementation, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
     PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-    ReadResourceResult, RequestMetaObject, ServerCapabilities, ServerConfig, Tool,
+    ReadResourceResult, RequestMetaObject, ResourceContents, ServerCapabilities, ServerConfig,
+    Tool,
 };
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Map, Value, json};
@@ -389,7 +390,10 @@ impl ServerHandler for McpServer {
                 ErrorData::invalid_params(message, None)
             })?,
         };
-        let (page, next) = resources::page(&self.core.runs.list().await, start);
+        let (mut page, next) = resources::page(&self.core.runs.list().await, start);
+        if start == 0 {
+            page.insert(0, resources::environment());
+        }
         let mut result = ListResourcesResult::with_all_items(page);
         result.next_cursor = next.map(|next| next.to_string());
         Ok(result)
@@ -412,6 +416,20 @@ impl ServerHandler for McpServer {
         _context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let uri = request.uri;
+        if uri == uri::ENVIRONMENT {
+            return match self.core.execution.environment().await {
+                Ok(environment) => {
+                    let text = format!("{:#}", wire::environment(&environment));
+                    let contents = ResourceContents::text(text, uri);
+                    let contents = contents.with_mime_type("application/json");
+                    Ok(ReadResourceResult::new(vec![contents]).into())
+                }
+                Err(refusal) => {
+                    let data = Some(wire::refusal(&refusal));
+                    Err(ErrorData::internal_error(refusal.message, data))
+                }
+            };
+        }
         let Some(Parsed {
             run_id,
             part,

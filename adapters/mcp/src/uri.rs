@@ -7,6 +7,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 const RUNS: &str = "mcp://forge/runs/";
 
+/// Where programs run.
+pub(crate) const ENVIRONMENT: &str = "mcp://forge/environment/info";
+
 /// What a path keeps: `/` and the unreserved characters (RFC 3986, 2.3).
 const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')

@@ -9,12 +9,30 @@ use std::time::UNIX_EPOCH;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mcp_forge_ports::vocabulary::{
-    EffectiveLimits, ExecutionOutcome, LimitsReport, OutputBlock, ProgramError, Refusal,
-    ResourceLimits, RunState, RunStatus, RuntimeDescription, Usage,
+    EffectiveLimits, ExecutionEnvironment, ExecutionOutcome, LimitsReport, OutputBlock,
+    ProgramError, Refusal, ResourceLimits, RunState, RunStatus, RuntimeDescription, SandboxVerdict,
+    Usage,
 };
 use serde_json::{Value, json};
 
 use crate::uri;
+
+/// Where programs run. Units as in a result; `limits` are those of a run that asks for none, and
+/// `verdict` is that of the newest run.
+pub(crate) fn environment(environment: &ExecutionEnvironment) -> Value {
+    let runtime = &environment.runtime;
+    let languages = environment
+        .languages
+        .iter()
+        .map(|language| language.as_str());
+    json!({
+        "runtime": { "kind": runtime.kind, "version": runtime.version, "image": environment.image },
+        "languages": languages.collect::<Vec<_>>(),
+        "limits": requested(&environment.limits),
+        "weak": runtime.weak,
+        "verdict": environment.verdict.map(SandboxVerdict::as_str),
+    })
+}
 
 /// The result of a run. Durations are whole milliseconds (`timeout_s`: seconds), sizes bytes,
 /// `cpu_quota` µs per 100 ms; an effective limit that nothing enforces is `null`.
@@ -196,14 +214,16 @@ fn program_error(error: &ProgramError) -> Value {
     })
 }
 
+fn requested(limits: &ResourceLimits) -> Value {
+    json!({
+        "memory_bytes": limits.memory_bytes,
+        "cpu_quota": limits.cpu_quota,
+        "pids": limits.pids,
+        "timeout_s": limits.timeout.as_secs(),
+    })
+}
+
 fn limits(report: &LimitsReport) -> Value {
-    let ResourceLimits {
-        memory_bytes,
-        cpu_quota,
-        pids,
-        timeout,
-        ..
-    } = &report.requested;
     let EffectiveLimits {
         memory_bytes: effective_memory,
         cpu_quota: effective_quota,
@@ -211,18 +231,13 @@ fn limits(report: &LimitsReport) -> Value {
         weak,
     } = &report.effective;
     json!({
-        "requested": {
-            "memory_bytes": memory_bytes,
-            "cpu_quota": cpu_quota,
-            "pids": pids,
-            "timeout_s": timeout.as_secs(),
-        },
+        "requested": requested(&report.requested),
         "effective": {
             "memory_bytes": effective_memory,
             "cpu_quota": effective_quota,
             "pids": effective_pids,
             // The core keeps the time itself, so what was asked for is what holds.
-            "timeout_s": timeout.as_secs(),
+            "timeout_s": report.requested.timeout.as_secs(),
         },
         "enforced": report.enforced(),
         "weak": weak,

@@ -18,7 +18,7 @@ mod watch;
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,8 +27,8 @@ use mcp_forge_ports::driven::{
 };
 use mcp_forge_ports::driving::{CodeExecution, NoObserver, RunObserver, Runs};
 use mcp_forge_ports::vocabulary::{
-    ExecutionOutcome, ExecutionRequest, Refusal, RefusalKind, RunBytes, RunPart, RunStatus,
-    RuntimeInfo,
+    ExecutionEnvironment, ExecutionOutcome, ExecutionRequest, Namespaces, Refusal, RefusalKind,
+    RunBytes, RunPart, RunStatus, RuntimeInfo, SandboxVerdict,
 };
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
@@ -84,6 +84,8 @@ struct Core {
     slots: Slots,
     registry: Registry,
     info: OnceCell<RuntimeInfo>,
+    /// That of the newest run.
+    verdict: Mutex<Option<SandboxVerdict>>,
 }
 
 impl RunService {
@@ -100,6 +102,7 @@ impl RunService {
             ports,
             policy,
             info: OnceCell::new(),
+            verdict: Mutex::new(None),
         };
         Ok(Self {
             core: Arc::new(core),
@@ -109,6 +112,18 @@ impl RunService {
     /// The policy that it runs under.
     pub fn policy(&self) -> &ExecutionPolicy {
         &self.core.policy
+    }
+}
+
+impl Core {
+    fn verdict(&self) -> MutexGuard<'_, Option<SandboxVerdict>> {
+        self.verdict.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What no sandbox may share. The runtime was asked before any sandbox is there.
+    fn host_namespaces(&self) -> &Namespaces {
+        static NONE: Namespaces = Namespaces::new();
+        self.info.get().map_or(&NONE, |info| &info.host_namespaces)
     }
 }
 
@@ -257,6 +272,25 @@ impl CodeExecution for RunService {
         let trail = Trail::new(&self.core.ports, run_id, id, client);
         trail.note(trail.refused_early(&refusal)).await;
         refusal
+    }
+
+    async fn environment(&self) -> Result<ExecutionEnvironment, Refusal> {
+        let core = &self.core;
+        let policy = &core.policy;
+        let ask = core.info.get_or_try_init(|| core.ports.runtime.info());
+        match ask.await {
+            Ok(runtime) => Ok(ExecutionEnvironment {
+                runtime: runtime.clone(),
+                image: policy.image.clone(),
+                languages: policy.languages.clone(),
+                limits: policy.limits.defaults(),
+                verdict: *core.verdict(),
+            }),
+            Err(error) => {
+                let id = core.ports.ids.mint(IdKind::Correlation);
+                Err(refusal::failed(&error).into_refusal(id))
+            }
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use mcp_forge_ports::driven::{Clock, GuestRun};
 use mcp_forge_ports::driving::RunObserver;
 use mcp_forge_ports::vocabulary::{
     EffectiveLimits, EndedBy, ExecutionRequest, GuestJob, LimitsReport, Refusal, RefusalKind,
-    ResourceLimits, RunEvent, RuntimeDescription, SandboxRoot, SandboxSpec,
+    ResourceLimits, RunEvent, RuntimeDescription, SandboxRoot, SandboxSpec, SandboxVerdict,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +27,7 @@ use super::trail::Trail;
 use super::watch::{Watch, Watched};
 use crate::limits::weaknesses;
 use crate::output::{OutputCollector, OutputLimits};
-use crate::request::admit;
+use crate::request::{admit, decide};
 use crate::violation::Violation;
 
 /// Name of a program that has none.
@@ -104,6 +104,7 @@ impl Run {
     async fn course(&self, lease: &mut Lease) -> Result<Finished, Violation> {
         let policy = &self.core.policy;
         let requested = admit(policy, &self.request)?;
+        decide(policy, &self.request)?;
         let mut facts = Facts {
             limits: LimitsReport {
                 requested,
@@ -130,6 +131,7 @@ impl Run {
                 let deadline = started_at + facts.limits.requested.timeout;
                 Watch::new(
                     self,
+                    &facts,
                     &lease.sandbox,
                     guest,
                     output,
@@ -287,7 +289,8 @@ impl Run {
         if weak.is_empty() {
             return Ok(());
         }
-        let accepted = self.core.policy.accept_unenforced;
+        let policy = &self.core.policy;
+        let accepted = policy.accept_unenforced && !policy.require_strong;
         let entry = self.trail.weak(accepted, &weak);
         let recorded = self.step(lease, until, self.trail.record(entry)).await?;
         if !accepted {
@@ -297,11 +300,17 @@ impl Run {
                     "this host does not enforce every limit: {}",
                     weak.join("; ")
                 ),
-                "the operator can delegate a cgroup to mcp-forge (`mcp-forge doctor` tells how), \
-                 or accept it with `security.accept_unenforced_limits: true` \
-                 (MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS=true)",
+                if policy.require_strong {
+                    "the operator requires it (`security.require_strong_sandbox`) and can delegate \
+                     a cgroup to mcp-forge (`mcp-forge doctor` tells how)"
+                } else {
+                    "the operator can delegate a cgroup to mcp-forge (`mcp-forge doctor` tells \
+                     how), or accept it with `security.accept_unenforced_limits: true` \
+                     (MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS=true)"
+                },
             )));
         }
+        *self.core.verdict() = Some(SandboxVerdict::Weak);
         recorded.map_err(|error| Halt::Refused(unaudited(&error)))
     }
 

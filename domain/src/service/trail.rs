@@ -9,12 +9,13 @@ use futures::future::BoxFuture;
 use mcp_forge_ports::PortError;
 use mcp_forge_ports::driven::{AuditLog, Clock};
 use mcp_forge_ports::vocabulary::{
-    AuditEvent, AuditKind, EffectiveLimits, ExecutionRequest, Refusal, RefusalKind, ResourceLimits,
-    SandboxId, Severity,
+    AuditEvent, AuditKind, EffectiveLimits, ExecutionRequest, GuestHello, Refusal, RefusalKind,
+    ResourceLimits, SandboxId, SandboxVerdict, Severity,
 };
 use serde_json::{Value, json};
 
 use super::{RunPorts, bounded};
+use crate::attestation;
 use crate::output::sha256_hex;
 
 /// How long an entry may take that nothing depends on any more.
@@ -24,7 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const CLIENT: usize = 128;
 
 /// Name of the verdict on a sandbox whose limits are not all enforced.
-const WEAK: &str = "WeakSandboxMode";
 
 /// The arguments that an entry may name.
 const ARGUMENTS: [&str; 10] = [
@@ -222,10 +222,19 @@ impl Trail {
     }
 
     pub(super) fn weak(&self, accepted: bool, reasons: &[String]) -> AuditEvent {
-        let details = json!({ "verdict": WEAK, "accepted": accepted, "reasons": reasons });
+        let details = json!({ "verdict": SandboxVerdict::Weak.as_str(), "accepted": accepted, "reasons": reasons });
         AuditEvent {
             success: Some(accepted),
             ..self.entry(AuditKind::SandboxVerdict, Severity::Warning, details)
+        }
+    }
+
+    /// Every barrier and every limit was found.
+    pub(super) fn confirmed(&self, hello: &GuestHello) -> AuditEvent {
+        let details = json!({ "verdict": SandboxVerdict::Confirmed.as_str(), "found": attestation::facts(hello) });
+        AuditEvent {
+            success: Some(true),
+            ..self.entry(AuditKind::SandboxVerdict, Severity::Info, details)
         }
     }
 

@@ -11,13 +11,15 @@ use std::time::Duration;
 use mcp_forge_ports::PortErrorKind;
 use mcp_forge_ports::driven::{Blob, GuestRun};
 use mcp_forge_ports::vocabulary::{
-    EndedBy, GuestEvent, GuestExit, GuestHello, OutputFile, OutputStream, RunEvent,
+    EndedBy, GuestEvent, GuestExit, OutputFile, OutputStream, RunEvent, SandboxVerdict,
 };
 
 use super::bounded;
 use super::registry::Entry;
-use super::run::Run;
+use super::run::{Facts, Run};
 use super::sandbox::Sandbox;
+use crate::attestation::missing_barriers;
+use crate::limits::weaknesses;
 use crate::output::files::FileCollector;
 use crate::output::{OutputCollector, Taken};
 
@@ -103,6 +105,7 @@ impl Watched {
 
 pub(super) struct Watch<'a> {
     run: &'a Run,
+    facts: &'a Facts,
     sandbox: &'a Sandbox,
     guest: Box<dyn GuestRun>,
     output: OutputCollector,
@@ -119,6 +122,7 @@ pub(super) struct Watch<'a> {
 impl<'a> Watch<'a> {
     pub(super) fn new(
         run: &'a Run,
+        facts: &'a Facts,
         sandbox: &'a Sandbox,
         guest: Box<dyn GuestRun>,
         output: OutputCollector,
@@ -127,6 +131,7 @@ impl<'a> Watch<'a> {
     ) -> Self {
         Self {
             run,
+            facts,
             sandbox,
             guest,
             output,
@@ -239,11 +244,17 @@ impl<'a> Watch<'a> {
     async fn take_first(&mut self, event: GuestEvent) -> Option<Ending> {
         match event {
             GuestEvent::Hello(hello) => {
-                let missing = missing_barriers(&hello);
+                let limits = &self.facts.limits;
+                let host = self.run.core.host_namespaces();
+                let missing = missing_barriers(&hello, &limits.requested, host);
                 if !missing.is_empty() {
                     return Some(Ending::Unattested(missing));
                 }
                 self.attested = true;
+                if weaknesses(limits).is_empty() {
+                    *self.run.core.verdict() = Some(SandboxVerdict::Confirmed);
+                    self.run.trail.note(self.run.trail.confirmed(&hello)).await;
+                }
                 if self.stopped.is_none() {
                     self.until = self.deadline;
                     self.run.entry.running();
@@ -385,57 +396,5 @@ impl Collecting {
         let files = stored.iter().map(|stored| stored.file.clone()).collect();
         entry.store_files(self.blob, stored);
         Left { files, omitted }
-    }
-}
-
-/// The barriers that the agent does not find around itself.
-fn missing_barriers(hello: &GuestHello) -> Vec<String> {
-    let mut missing = Vec::new();
-    if !hello.no_new_privs {
-        missing.push("no_new_privs is off".to_owned());
-    }
-    if hello.seccomp_mode != 2 {
-        missing.push(format!(
-            "seccomp mode is {} where 2, a filter, must be",
-            hello.seccomp_mode
-        ));
-    }
-    if hello.capabilities != 0 {
-        missing.push(format!(
-            "capabilities are {:#x} where none must be",
-            hello.capabilities
-        ));
-    }
-    if hello.uid == 0 {
-        missing.push("user id is 0".to_owned());
-    }
-    missing
-}
-
-#[cfg(test)]
-mod tests {
-    use mcp_forge_ports::testing::sound_hello;
-
-    use super::*;
-
-    #[test]
-    fn each_missing_barrier_is_told() {
-        assert!(missing_barriers(&sound_hello()).is_empty());
-        let weak = GuestHello {
-            version: "1".into(),
-            uid: 0,
-            no_new_privs: false,
-            seccomp_mode: 1,
-            capabilities: 0x21,
-        };
-        assert_eq!(
-            missing_barriers(&weak),
-            [
-                "no_new_privs is off",
-                "seccomp mode is 1 where 2, a filter, must be",
-                "capabilities are 0x21 where none must be",
-                "user id is 0",
-            ]
-        );
     }
 }

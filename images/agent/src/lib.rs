@@ -186,6 +186,116 @@ pub enum ToAgent {
     Kill,
 }
 
+/// Namespaces that the agent tells of, by their names in `/proc/self/ns`.
+pub const NAMESPACES: [&str; 7] = ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"];
+
+/// Mounts that the agent tells of.
+pub const MOUNTS: [&str; 4] = ["/", "/usr", "/tmp", "/workspace"];
+
+/// How a mount is, as statvfs(3) tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mount {
+    /// Nothing can be written.
+    pub read_only: bool,
+    /// Set-user-id bits do nothing.
+    pub no_suid: bool,
+    /// Device files do nothing.
+    pub no_dev: bool,
+    /// Size, bytes; 0 where it could not be read.
+    pub bytes: u64,
+}
+
+/// What the agent finds of its own confinement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+    /// How many supplementary groups.
+    pub groups: u32,
+    /// `NoNewPrivs` of /proc/self/status.
+    pub no_new_privs: bool,
+    /// `Seccomp` of /proc/self/status.
+    pub seccomp: u8,
+    /// Union of the five capability sets.
+    pub capabilities: u64,
+    /// Hard limit of open files.
+    pub descriptors: u64,
+    /// Hard limit of a core file, bytes.
+    pub core_bytes: u64,
+    /// Inode numbers of [`NAMESPACES`]; 0 where it could not be read.
+    pub namespaces: [u64; NAMESPACES.len()],
+    /// [`MOUNTS`].
+    pub mounts: [Mount; MOUNTS.len()],
+}
+
+impl Default for Facts {
+    /// The worst.
+    fn default() -> Self {
+        Self {
+            uid: 0,
+            gid: 0,
+            groups: u32::MAX,
+            no_new_privs: false,
+            seccomp: 0,
+            capabilities: u64::MAX,
+            descriptors: u64::MAX,
+            core_bytes: u64::MAX,
+            namespaces: [0; NAMESPACES.len()],
+            mounts: [Mount::default(); MOUNTS.len()],
+        }
+    }
+}
+
+impl Facts {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for number in [self.uid, self.gid, self.groups] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(&[u8::from(self.no_new_privs), self.seccomp]);
+        for number in [self.capabilities, self.descriptors, self.core_bytes] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        for number in self.namespaces {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        for mount in self.mounts {
+            let flags = [mount.read_only, mount.no_suid, mount.no_dev].map(u8::from);
+            out.extend_from_slice(&flags);
+            out.extend_from_slice(&mount.bytes.to_le_bytes());
+        }
+        out
+    }
+
+    fn decode(payload: &mut Payload<'_>) -> Option<Self> {
+        let mut facts = Self {
+            uid: payload.u32()?,
+            gid: payload.u32()?,
+            groups: payload.u32()?,
+            no_new_privs: payload.byte()? == 1,
+            seccomp: payload.byte()?,
+            capabilities: payload.u64()?,
+            descriptors: payload.u64()?,
+            core_bytes: payload.u64()?,
+            ..Self::default()
+        };
+        for namespace in &mut facts.namespaces {
+            *namespace = payload.u64()?;
+        }
+        for mount in &mut facts.mounts {
+            *mount = Mount {
+                read_only: payload.byte()? == 1,
+                no_suid: payload.byte()? == 1,
+                no_dev: payload.byte()? == 1,
+                bytes: payload.u64()?,
+            };
+        }
+        Some(facts)
+    }
+}
+
 /// A frame from the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FromAgent {
@@ -193,14 +303,8 @@ pub enum FromAgent {
     Hello {
         /// Version of the agent.
         version: String,
-        /// Effective user id.
-        uid: u32,
-        /// `NoNewPrivs` of /proc/self/status.
-        no_new_privs: bool,
-        /// `Seccomp` of /proc/self/status.
-        seccomp: u8,
-        /// Union of the five capability sets.
-        capabilities: u64,
+        /// What it finds of its confinement.
+        facts: Facts,
     },
     /// Standard output.
     Stdout(Vec<u8>),
@@ -401,22 +505,9 @@ impl FromAgent {
     /// caller's to avoid.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Hello {
-                version,
-                uid,
-                no_new_privs,
-                seccomp,
-                capabilities,
-            } => frame(
-                out,
-                HELLO,
-                &[
-                    &uid.to_le_bytes(),
-                    &[u8::from(*no_new_privs), *seccomp],
-                    &capabilities.to_le_bytes(),
-                    version.as_bytes(),
-                ],
-            ),
+            Self::Hello { version, facts } => {
+                frame(out, HELLO, &[&facts.encode(), version.as_bytes()]);
+            }
             Self::Stdout(bytes) => frame(out, STDOUT, &[bytes]),
             Self::Stderr(bytes) => frame(out, STDERR, &[bytes]),
             Self::Report(json) => frame(out, REPORT, &[json]),
@@ -489,19 +580,10 @@ impl FromAgent {
     }
 
     fn decode_hello(payload: &mut Payload<'_>) -> Option<Self> {
-        let uid = payload.u32()?;
-        let no_new_privs = payload.byte()? == 1;
-        let seccomp = payload.byte()?;
-        let capabilities = payload.u64()?;
+        let facts = Facts::decode(payload)?;
         // A version is a dozen characters.
         let version = (payload.0.len() <= 64).then(|| Payload::text(payload.0))?;
-        Some(Self::Hello {
-            version,
-            uid,
-            no_new_privs,
-            seccomp,
-            capabilities,
-        })
+        Some(Self::Hello { version, facts })
     }
 
     fn decode_exited(payload: &mut Payload<'_>) -> Option<Self> {
@@ -543,10 +625,17 @@ mod tests {
         vec![
             FromAgent::Hello {
                 version: "0.1.0".to_owned(),
-                uid: 1000,
-                no_new_privs: true,
-                seccomp: 2,
-                capabilities: 0,
+                facts: Facts {
+                    uid: 1000,
+                    no_new_privs: true,
+                    namespaces: [1, 2, 3, 4, 5, 6, u64::MAX],
+                    mounts: [Mount {
+                        read_only: true,
+                        bytes: 7,
+                        ..Mount::default()
+                    }; MOUNTS.len()],
+                    ..Facts::default()
+                },
             },
             FromAgent::Stdout(vec![0, 255]),
             FromAgent::Stderr(b"x".to_vec()),

@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
 use crate::vocabulary::{
-    ExecutionOutcome, ExecutionRequest, Refusal, RunBytes, RunEvent, RunPart, RunStatus,
+    ExecutionEnvironment, ExecutionOutcome, ExecutionRequest, Refusal, RunBytes, RunEvent, RunPart,
+    RunStatus,
 };
 
 /// Runs code in fresh sandboxes.
@@ -49,6 +50,13 @@ pub trait CodeExecution: Send + Sync {
     /// `client` is who asked. Gives what the caller is to be told: the refusal, under its
     /// correlation id if that is sound and a fresh one otherwise.
     async fn refuse(&self, refusal: Refusal, client: Option<String>) -> Refusal;
+
+    /// Where programs run, and how strong the sandboxes prove to be.
+    ///
+    /// # Errors
+    ///
+    /// A [`Refusal`] when the runtime does not answer.
+    async fn environment(&self) -> Result<ExecutionEnvironment, Refusal>;
 }
 
 /// The runs that go on, and those that ended lately.

@@ -12,19 +12,47 @@ use tokio_util::sync::CancellationToken;
 use super::support::{Journal, lock};
 use crate::driven::{ByteStream, Guest, GuestRun};
 use crate::vocabulary::{
-    GuestEvent, GuestExit, GuestHello, GuestJob, OutputStream, RunnerReport, SandboxExit,
+    GuestEvent, GuestExit, GuestHello, GuestJob, GuestMount, Namespaces, OutputStream,
+    RunnerReport, SandboxExit,
 };
 use crate::{PortError, PortErrorKind};
 
 /// What the agent of a sound sandbox says of itself.
 pub fn sound_hello() -> GuestHello {
+    let mount = |path: &str, read_only: bool, bytes| GuestMount {
+        path: path.to_owned(),
+        read_only,
+        inert: true,
+        bytes,
+    };
     GuestHello {
         version: "1".to_owned(),
         uid: 1000,
+        gid: 1000,
+        groups: 0,
         no_new_privs: true,
         seccomp_mode: 2,
         capabilities: 0,
+        descriptors: 16,
+        core_bytes: 0,
+        namespaces: host_namespaces()
+            .into_iter()
+            .map(|(name, inode)| (name, inode + 100))
+            .collect(),
+        mounts: vec![
+            mount("/", true, 1),
+            mount("/usr", true, 1),
+            mount("/tmp", false, 1 << 20),
+            mount("/workspace", false, 1 << 20),
+        ],
     }
+}
+
+/// The namespaces of the host in tests.
+pub fn host_namespaces() -> Namespaces {
+    [("net", 1), ("user", 2)]
+        .map(|(name, inode)| (name.to_owned(), inode))
+        .into()
 }
 
 /// One step of a script. When the script is over, the stream ends.

@@ -181,6 +181,7 @@ impl ContainerRuntime for FakeRuntime {
             kind: "fake".to_owned(),
             version: "1".to_owned(),
             weak: Vec::new(),
+            host_namespaces: super::guest::host_namespaces(),
         })
     }
 

@@ -18,6 +18,7 @@ pub use outcome::{
 };
 pub use runs::{RunBytes, RunPart, RunState, RunStatus};
 pub use sandbox::{
-    CollectLimits, Display, GuestEvent, GuestExit, GuestHello, GuestJob, RunnerReport, RuntimeInfo,
-    SandboxExit, SandboxId, SandboxRoot, SandboxSpec, SandboxUsage,
+    CollectLimits, Display, ExecutionEnvironment, GuestEvent, GuestExit, GuestHello, GuestJob,
+    GuestMount, Namespaces, RunnerReport, RuntimeInfo, SandboxExit, SandboxId, SandboxRoot,
+    SandboxSpec, SandboxUsage, SandboxVerdict,
 };

@@ -1,5 +1,6 @@
 //! A sandbox as a runtime makes it, and the agent inside as the core sees it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -43,6 +44,42 @@ pub struct RuntimeInfo {
     pub version: String,
     /// Limits and barriers that this host cannot enforce, with the reason and the remedy.
     pub weak: Vec<String>,
+    /// The namespaces of the host, of which a sandbox shares none; empty where nobody can tell.
+    pub host_namespaces: Namespaces,
+}
+
+/// How strong a sandbox proved to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxVerdict {
+    /// Every barrier and every limit was found.
+    Confirmed,
+    /// Every barrier was found, and not every limit is enforced; the operator accepts that.
+    Weak,
+}
+
+impl SandboxVerdict {
+    /// The name in the audit log and in results.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Confirmed => "SandboxConfirmed",
+            Self::Weak => "WeakSandboxMode",
+        }
+    }
+}
+
+/// Where programs run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecutionEnvironment {
+    /// What makes the sandboxes.
+    pub runtime: RuntimeInfo,
+    /// Name of the image; `host` for the host presentation.
+    pub image: String,
+    /// Languages that it runs.
+    pub languages: Vec<Language>,
+    /// Limits of a run that asks for none.
+    pub limits: ResourceLimits,
+    /// That of the newest run; nothing before the first.
+    pub verdict: Option<SandboxVerdict>,
 }
 
 /// How a sandbox ended.
@@ -102,12 +139,40 @@ pub struct GuestHello {
     pub version: String,
     /// Its effective user id.
     pub uid: u32,
+    /// Its effective group id.
+    pub gid: u32,
+    /// How many supplementary groups it has.
+    pub groups: u32,
     /// `NoNewPrivs` of /proc/self/status.
     pub no_new_privs: bool,
     /// `Seccomp` of /proc/self/status (2 is a filter).
     pub seccomp_mode: u8,
     /// Union of the five capability sets; 0 is none.
     pub capabilities: u64,
+    /// Hard limit of open files.
+    pub descriptors: u64,
+    /// Hard limit of a core file, bytes.
+    pub core_bytes: u64,
+    /// Its namespaces.
+    pub namespaces: Namespaces,
+    /// The mounts that it looked at.
+    pub mounts: Vec<GuestMount>,
+}
+
+/// Inode numbers by the names in `/proc/self/ns`; 0 where it could not be read.
+pub type Namespaces = BTreeMap<String, u64>;
+
+/// A mount inside a sandbox, as statvfs(3) tells it there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestMount {
+    /// Where it is.
+    pub path: String,
+    /// Nothing can be written.
+    pub read_only: bool,
+    /// Set-user-id bits and device files do nothing.
+    pub inert: bool,
+    /// Size, bytes; 0 where it could not be read.
+    pub bytes: u64,
 }
 
 /// What a runner reports besides the text streams. Untrusted.

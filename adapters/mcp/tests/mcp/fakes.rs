@@ -9,9 +9,9 @@ use futures::future::BoxFuture;
 use mcp_forge_mcp::{ArgumentBounds, McpServer, McpSettings, ProgressPace};
 use mcp_forge_ports::driving::{CodeExecution, RunObserver, Runs};
 use mcp_forge_ports::vocabulary::{
-    EffectiveLimits, EndedBy, ExecutionOutcome, ExecutionRequest, Language, LimitsReport,
-    OutputBlock, OutputStream, Refusal, RefusalKind, ResourceLimits, RunBytes, RunPart, RunStatus,
-    RuntimeDescription, Usage,
+    EffectiveLimits, EndedBy, ExecutionEnvironment, ExecutionOutcome, ExecutionRequest, Language,
+    LimitsReport, Namespaces, OutputBlock, OutputStream, Refusal, RefusalKind, ResourceLimits,
+    RunBytes, RunPart, RunStatus, RuntimeDescription, RuntimeInfo, SandboxVerdict, Usage,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -74,6 +74,29 @@ impl CodeExecution for Scripted {
 
     async fn launch(&self, _request: ExecutionRequest) -> Result<RunStatus, Refusal> {
         unreachable!("nothing here runs in the background")
+    }
+
+    async fn environment(&self) -> Result<ExecutionEnvironment, Refusal> {
+        Ok(ExecutionEnvironment {
+            runtime: RuntimeInfo {
+                kind: "scripted".to_owned(),
+                version: "1".to_owned(),
+                weak: vec!["memory: told by nobody".to_owned()],
+                host_namespaces: Namespaces::new(),
+            },
+            image: "host".to_owned(),
+            languages: vec![Language::R],
+            limits: ResourceLimits {
+                memory_bytes: 1 << 20,
+                cpu_quota: 7,
+                pids: 8,
+                descriptors: 9,
+                tmp_bytes: 10,
+                workspace_bytes: 11,
+                timeout: Duration::from_secs(12),
+            },
+            verdict: Some(SandboxVerdict::Weak),
+        })
     }
 
     async fn refuse(&self, mut refusal: Refusal, client: Option<String>) -> Refusal {

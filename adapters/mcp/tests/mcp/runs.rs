@@ -168,12 +168,29 @@ async fn what_is_kept_is_listed_and_read() {
         .map(|resource| resource["uri"].as_str().unwrap().to_owned())
         .collect();
     let file = "mcp://forge/runs/run-1/files/a%20b.csv";
-    assert_eq!(uris, ["mcp://forge/runs/run-1/log", file]);
+    let environment = "mcp://forge/environment/info";
+    assert_eq!(uris, [environment, "mcp://forge/runs/run-1/log", file]);
     assert!(list["result"].get("nextCursor").is_none());
     let rest = client
         .request("resources/list", json!({"cursor": "1"}))
         .await;
     assert_eq!(rest["result"]["resources"][0]["uri"], file);
+    let read = client
+        .request("resources/read", json!({"uri": environment}))
+        .await;
+    let contents = &read["result"]["contents"][0];
+    assert_eq!(contents["mimeType"], "application/json");
+    let told: Value = serde_json::from_str(contents["text"].as_str().unwrap()).unwrap();
+    assert_eq!(
+        told,
+        json!({
+            "runtime": {"kind": "scripted", "version": "1", "image": "host"},
+            "languages": ["r"],
+            "limits": {"memory_bytes": 1 << 20, "cpu_quota": 7, "pids": 8, "timeout_s": 12},
+            "weak": ["memory: told by nobody"],
+            "verdict": "WeakSandboxMode",
+        })
+    );
     let templates = client.request("resources/templates/list", json!({})).await;
     let templates = templates["result"]["resourceTemplates"].as_array().unwrap();
     assert_eq!(templates.len(), 3);
@@ -334,7 +351,10 @@ async fn a_long_list_comes_in_pages() {
             None => break,
         }
     }
-    let all: Vec<_> = many_files().into_iter().map(|file| file.path).collect();
+    let files = many_files().into_iter().map(|file| file.path);
+    let all: Vec<_> = std::iter::once("environment".to_owned())
+        .chain(files)
+        .collect();
     assert_eq!(names, all);
     assert!((4..20).contains(&pages), "{pages}");
     let beyond = client

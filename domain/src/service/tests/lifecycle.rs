@@ -24,6 +24,7 @@ async fn the_order_of_a_whole_run() {
                 "start run-1 done",
                 "audit container.start",
                 "guest run",
+                "audit sandbox.verdict",
                 "observe running",
                 "observe output",
                 "usage run-1",

@@ -5,7 +5,7 @@ use mcp_forge_ports::testing::{
     MockAuditLog, MockContainerRuntime, MockGuest, MockGuestRun, enforced_as_asked, sound_hello,
 };
 use mcp_forge_ports::vocabulary::{
-    EndedBy, GuestEvent, GuestExit, OutputStream, SandboxExit, SandboxUsage,
+    EndedBy, GuestEvent, GuestExit, Namespaces, OutputStream, SandboxExit, SandboxUsage,
 };
 use mcp_forge_ports::{PortError, PortErrorKind};
 use mockall::Sequence;
@@ -81,6 +81,7 @@ async fn a_run_goes_policy_audit_adapter_and_answers_before_it_removes() {
                     kind: "mock".into(),
                     version: "1".into(),
                     weak: vec![],
+                    host_namespaces: Namespaces::new(),
                 })
             });
         runtime
@@ -122,6 +123,7 @@ async fn a_run_goes_policy_audit_adapter_and_answers_before_it_removes() {
             .once()
             .in_sequence(&mut order)
             .return_once(|_, _| Ok(Box::new(run)));
+        expect_entry(&mut audit, &mut order, AuditKind::SandboxVerdict);
         runtime
             .expect_usage()
             .once()

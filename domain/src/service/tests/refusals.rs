@@ -203,7 +203,12 @@ async fn a_result_that_cannot_be_audited_is_told_all_the_same() {
         assert_eq!(world.outcome().await.stdout, "hello\n");
         assert_eq!(
             world.audited(),
-            ["execution.request", "container.create", "container.start"]
+            [
+                "execution.request",
+                "container.create",
+                "container.start",
+                "sandbox.verdict"
+            ]
         );
     })
     .await;
@@ -346,10 +351,27 @@ async fn limits_that_are_not_enforced_run_where_the_operator_accepts_it() {
         assert_eq!(refusal.kind, RefusalKind::Unavailable);
         assert!(!world.called("start run-1"));
 
-        // The control: enforced limits need no verdict.
-        let world = World::new(good());
+        // Where a strong sandbox is required, nothing is accepted.
+        let world = World::with_policy(good(), |p| {
+            p.accept_unenforced = true;
+            p.require_strong = true;
+        });
+        world.runtime.set_effective(weak());
+        let refusal = world.run(python()).await.unwrap_err();
+        assert_eq!(refusal.kind, RefusalKind::Unsupported);
+        assert!(
+            refusal.hint.contains("require_strong_sandbox"),
+            "{refusal:?}"
+        );
+        assert!(!world.called("start run-1"));
+
+        // The control.
+        let world = World::with_policy(good(), |p| p.require_strong = true);
         assert!(world.outcome().await.limits.enforced());
-        assert!(world.audit.of(AuditKind::SandboxVerdict).is_empty());
+        let verdict = world.entry(AuditKind::SandboxVerdict);
+        assert_eq!(verdict.severity, Severity::Info);
+        assert_eq!(verdict.details["verdict"], "SandboxConfirmed");
+        assert_eq!(verdict.details["found"]["uid"], 1000);
     })
     .await;
 }

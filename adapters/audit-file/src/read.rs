@@ -1,0 +1,178 @@
+//! Reading the entries of a log, of all its files in order.
+
+use std::fs::File;
+use std::io::{BufReader, Seek, SeekFrom};
+use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use mcp_forge_ports::PortError;
+use serde_json::{Map, Value};
+
+use crate::error::FileAuditError;
+use crate::lines::{self, Line};
+use crate::place::Place;
+
+/// An entry: its line and what that says.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// As it is in the file, without its line break.
+    pub line: String,
+    /// Its members.
+    pub members: Map<String, Value>,
+}
+
+impl Entry {
+    fn of(line: Line) -> Option<Self> {
+        let line = String::from_utf8(line.text).ok()?;
+        let members = serde_json::from_str(&line).ok()?;
+        Some(Self { line, members })
+    }
+
+    /// A member that is a text.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.members.get(name)?.as_str()
+    }
+}
+
+/// Gives every entry to `take`, oldest first, until it breaks. What is no entry is passed over:
+/// [`crate::verify`] tells of it.
+///
+/// # Errors
+///
+/// `NotFound` when there is no log at `path`; when it cannot be read.
+pub fn entries(
+    path: &Path,
+    mut take: impl FnMut(Entry) -> ControlFlow<()>,
+) -> Result<(), PortError> {
+    let mut all = || {
+        let place = Place::of(path, false).map_err(missing)?;
+        for file in files(&place)? {
+            let mut reader = BufReader::new(file);
+            while let Some(line) = lines::next(&mut reader).map_err(read)? {
+                let entry = Entry::of(line);
+                if entry.is_some_and(|entry| take(entry).is_break()) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    };
+    all().map_err(|error: FileAuditError| error.into_port(path))
+}
+
+/// The files of a log, oldest first. One that is put away meanwhile is there all the same, since
+/// the newest is opened first.
+fn files(place: &Place) -> Result<Vec<File>, FileAuditError> {
+    let newest = place.read(place.log_name())?;
+    let mut files = Vec::new();
+    for last in place.full()? {
+        // One that was removed since is no longer of the log.
+        files.extend(place.read(&place.full_name(last))?);
+    }
+    let same = |file: &File, other: &File| {
+        let of = |file: &File| file.metadata().map(|m| (m.dev(), m.ino())).ok();
+        of(file) == of(other)
+    };
+    match newest {
+        Some(newest) if files.iter().any(|file| same(file, &newest)) => {
+            files.extend(place.read(place.log_name())?);
+        }
+        Some(newest) => files.push(newest),
+        None if files.is_empty() => return Err(FileAuditError::Missing),
+        None => {}
+    }
+    Ok(files)
+}
+
+pub(crate) fn missing(error: FileAuditError) -> FileAuditError {
+    match error {
+        FileAuditError::Open { source } if source.kind() == std::io::ErrorKind::NotFound => {
+            FileAuditError::Missing
+        }
+        error => error,
+    }
+}
+
+pub(crate) fn read(source: std::io::Error) -> FileAuditError {
+    FileAuditError::Read { source }
+}
+
+/// Follows a log from its end on, also into the files that come.
+#[derive(Debug)]
+pub struct Follower {
+    path: PathBuf,
+    place: Place,
+    file: Option<BufReader<File>>,
+    /// Where the first line begins that was not given yet, bytes.
+    position: u64,
+}
+
+impl Follower {
+    /// From the end that the log has now; it may still come.
+    ///
+    /// # Errors
+    ///
+    /// When its directory or the log cannot be read.
+    pub fn at_end(path: &Path) -> Result<Self, PortError> {
+        let open = || {
+            let place = Place::of(path, false).map_err(missing)?;
+            let file = place.read(place.log_name())?;
+            let position = match &file {
+                Some(file) => file.metadata().map_err(read)?.size(),
+                None => 0,
+            };
+            Ok(Self {
+                path: path.to_owned(),
+                file: file.map(BufReader::new),
+                place,
+                position,
+            })
+        };
+        open().map_err(|error: FileAuditError| error.into_port(path))
+    }
+
+    /// Where it goes on in the file, bytes.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The entries that came since.
+    ///
+    /// # Errors
+    ///
+    /// When the log cannot be read.
+    pub fn news(&mut self) -> Result<Vec<Entry>, PortError> {
+        let mut news = Vec::new();
+        self.read_news(&mut news)
+            .map_err(|error| error.into_port(&self.path))?;
+        Ok(news)
+    }
+
+    fn read_news(&mut self, news: &mut Vec<Entry>) -> Result<(), FileAuditError> {
+        // What the name leads to is looked at first: what is written to the old file is before.
+        let named = self.place.stat(self.place.log_name())?;
+        if let Some(file) = &mut self.file {
+            file.seek(SeekFrom::Start(self.position)).map_err(read)?;
+            while let Some(line) = lines::next(file).map_err(read)? {
+                if !line.ended {
+                    break;
+                }
+                self.position += line.size;
+                news.extend(Entry::of(line));
+            }
+            let ours = file.get_ref().metadata().map_err(read)?;
+            if named.is_none_or(|stat| stat.st_dev == ours.dev() && stat.st_ino == ours.ino()) {
+                return Ok(());
+            }
+        }
+        self.file = self.place.read(self.place.log_name())?.map(BufReader::new);
+        self.position = 0;
+        if self.file.is_some() {
+            return self.read_news(news);
+        }
+        Ok(())
+    }
+}

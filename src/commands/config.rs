@@ -1,0 +1,74 @@
+//! `mcp-forge config`.
+
+use std::process::ExitCode;
+
+use serde_json::{Map, json};
+
+use super::{complain, printed};
+use crate::cli::{Cli, Config};
+use crate::settings::{Effective, Settings, schema};
+
+/// Exit status when something is wrong with the configuration that was to be checked.
+const WRONG: u8 = 1;
+
+pub(super) fn config(command: &Config, cli: &Cli) -> anyhow::Result<ExitCode> {
+    let load = || Settings::load(cli.config.as_deref(), &cli.set);
+    match command {
+        Config::Show { json } => {
+            let mut effective = load()?.effective();
+            if let Some(kind) = &cli.runtime {
+                // The option of that name counts before all others.
+                for one in effective.iter_mut().filter(|one| one.key == "runtime.kind") {
+                    one.value = Some(kind.clone());
+                    one.source = "--runtime".to_owned();
+                }
+            }
+            let text = if *json {
+                as_json(&effective)
+            } else {
+                as_table(&effective)
+            };
+            Ok(printed(&text, ExitCode::SUCCESS))
+        }
+        Config::Check { file } => {
+            let checked = match file {
+                Some(file) => Settings::load_file(file),
+                None => load(),
+            };
+            if let Err(error) = checked {
+                complain(&error);
+                return Ok(ExitCode::from(WRONG));
+            }
+            Ok(printed("the configuration is sound\n", ExitCode::SUCCESS))
+        }
+        Config::Schema => Ok(printed(&format!("{:#}\n", schema()), ExitCode::SUCCESS)),
+    }
+}
+
+fn as_json(effective: &[Effective]) -> String {
+    let one = |one: &Effective| {
+        let value = json!({ "value": one.value, "source": one.source });
+        (one.key.to_owned(), value)
+    };
+    let all: Map<_, _> = effective.iter().map(one).collect();
+    format!("{:#}\n", serde_json::Value::from(all))
+}
+
+fn as_table(effective: &[Effective]) -> String {
+    let value = |one: &Effective| match &one.value {
+        // What a terminal would take for more than text is escaped.
+        Some(value) if value.chars().any(char::is_control) => format!("{value:?}"),
+        Some(value) => value.clone(),
+        None => "-".to_owned(),
+    };
+    let width = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or_default();
+    let keys = width(&mut effective.iter().map(|one| one.key.len()));
+    let values = width(&mut effective.iter().map(|one| value(one).chars().count()));
+    effective
+        .iter()
+        .map(|one| {
+            let (key, value, source) = (one.key, value(one), &one.source);
+            format!("{key:keys$}  {value:values$}  {source}\n")
+        })
+        .collect()
+}
