@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::client::Server;
 use crate::home::{Alone, BINARY, Finished, Home, alone, finish};
 use crate::host::{is_root, skip};
-use crate::isolation::{FACTS, REFUSED, expect_nobody, wrong_answers};
+use crate::verdict::{ALL, FACTS, expect_nobody};
 
 const NAME: &str = "mcp-forge-test";
 const ACCEPT: (&str, &str) = ("MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS", "true");
@@ -260,8 +260,11 @@ fn a_weak_sandbox_isolates_as_any_other() {
     };
     let facts = probe("facts.py", FACTS);
     expect_nobody(&facts);
-    let wrong = wrong_answers(&probe("refused.py", REFUSED));
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    for attempts in ALL {
+        let told = probe(&format!("{}.py", attempts.name), &attempts.python());
+        let wrong = attempts.wrong_answers(&told);
+        assert!(wrong.is_empty(), "{}: {wrong:#?}", attempts.name);
+    }
     place.home.expect_nothing_left();
 }
 
