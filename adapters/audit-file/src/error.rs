@@ -32,6 +32,8 @@ pub(crate) enum FileAuditError {
     Torn { source: io::Error, left: io::Error },
     #[error("cannot begin a new file")]
     Rotate { source: io::Error },
+    #[error("its head or its entries have numbers that are no longer possible")]
+    Numbers,
     #[error("cannot read it")]
     Read { source: io::Error },
     #[error("there is no audit log")]
@@ -82,6 +84,10 @@ impl FileAuditError {
                 "move the older files of the log elsewhere: the name of the next one is taken",
             ),
             Self::Rotate { source } | Self::Read { source } => classify(source),
+            Self::Numbers => (
+                PortErrorKind::Unsupported,
+                "it was changed (`mcp-forge audit verify`): put it elsewhere with its head",
+            ),
             Self::Missing => (
                 PortErrorKind::NotFound,
                 "name the log (audit.path): one is made by the first run or server",

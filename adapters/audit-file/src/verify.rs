@@ -242,7 +242,10 @@ impl<'a> Walk<'a> {
             let what = if seq == 1 {
                 "entry 1 does not begin the chain: it was changed".to_owned()
             } else {
-                format!("entry {} before it was changed, or this one was", seq - 1)
+                format!(
+                    "entry {} before it was changed, or this one was",
+                    seq.saturating_sub(1)
+                )
             };
             self.find(at, what);
         }

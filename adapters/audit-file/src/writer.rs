@@ -101,8 +101,9 @@ impl Writer {
         } else {
             size
         };
+        let seq = head.seq.checked_add(1).ok_or(FileAuditError::Numbers)?;
         let link = Link {
-            seq: head.seq + 1,
+            seq,
             previous: head.hash,
             torn,
         };
@@ -152,9 +153,13 @@ impl Writer {
         let lost = head.is_none() && size > 0;
         let mut head = head.unwrap_or_else(Head::new);
         let mut reader = BufReader::new(&self.log);
-        reader
-            .seek(SeekFrom::Start(if lost { 0 } else { head.size }))
-            .map_err(write)?;
+        // What is shorter than the head says was cut, maybe within a line.
+        let from = if lost || head.size > size {
+            0
+        } else {
+            head.size
+        };
+        reader.seek(SeekFrom::Start(from)).map_err(write)?;
         let mut torn = None;
         while let Some(line) = lines::next(&mut reader).map_err(write)? {
             if !line.ended {
@@ -170,7 +175,7 @@ impl Writer {
         }
         if lost {
             // Nobody can tell what was before.
-            head.first = head.seq + 1;
+            head.first = head.seq.saturating_add(1);
         }
         Ok((head, torn))
     }
@@ -188,7 +193,7 @@ impl Writer {
             remove.extend_from_slice(&full[..end]);
         }
         if let Some(last) = remove.last() {
-            head.first = head.first.max(last + 1);
+            head.first = head.first.max(last.saturating_add(1));
         }
         // First, so that no entry is missed that a crash left behind.
         self.write_head(head)?;

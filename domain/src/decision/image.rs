@@ -178,7 +178,7 @@ fn parse(text: &str, wild: bool) -> Result<ImageReference, &'static str> {
     }
     let is_official = registry == DEFAULT_REGISTRY && !path.contains('/');
     let tag = tag.or_else(|| digest.is_none().then_some("latest"));
-    Ok(ImageReference {
+    let parsed = ImageReference {
         registry: registry.to_owned(),
         repository: if is_official {
             format!("library/{path}")
@@ -187,7 +187,12 @@ fn parse(text: &str, wild: bool) -> Result<ImageReference, &'static str> {
         },
         tag: tag.map(str::to_owned),
         digest: digest.map(str::to_owned),
-    })
+    };
+    // What was left out counts too.
+    if parsed.to_string().len() > MAX_REFERENCE {
+        return Err("longer than 512 bytes");
+    }
+    Ok(parsed)
 }
 
 fn is_digest(text: &str) -> bool {
@@ -269,6 +274,7 @@ mod tests {
     #[test]
     fn what_is_no_reference_is_told() {
         let long = "a".repeat(513);
+        let longer_when_whole = "a".repeat(500);
         for (text, why) in [
             ("", "a path is"),
             ("Python", "a path is"),
@@ -293,6 +299,7 @@ mod tests {
             ("http://a/b", "a registry is"),
             ("a\0", "a path is"),
             (&long, "longer than"),
+            (&longer_when_whole, "longer than"),
         ] {
             let error = ImageReference::parse(text).unwrap_err();
             assert!(error.why.starts_with(why), "{text}: {error}");

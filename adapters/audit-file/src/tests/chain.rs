@@ -157,6 +157,55 @@ async fn every_change_is_found() {
 }
 
 #[tokio::test]
+async fn what_follows_a_cut_is_not_lost() {
+    for cut in [1, 2, 100] {
+        let (_directory, path, log) = log();
+        for _ in 0..4 {
+            log.record(event()).await.unwrap();
+        }
+        let size = fs::metadata(&path).unwrap().len();
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_len(size - cut).unwrap();
+        for _ in 0..3 {
+            log.record(event()).await.unwrap();
+        }
+        let found = verified(&path);
+        assert!(!found.intact, "{cut}");
+        // Three whole ones before and all after; the one that lacks but its break is there too.
+        let expected = if cut == 1 { 7 } else { 6 };
+        assert!(
+            found.entries >= 6 && found.entries <= expected,
+            "{cut}: {found:?}"
+        );
+        assert_eq!(found.last, Some(7));
+    }
+}
+
+#[tokio::test]
+async fn numbers_that_cannot_be_are_refused_and_no_panic() {
+    let (_directory, path, log) = log();
+    log.record(event()).await.unwrap();
+    let line = fs::read_to_string(&path).unwrap();
+    let forged = line.replace("\"seq\":1,", "\"seq\":18446744073709551615,");
+    assert_ne!(forged, line);
+    fs::write(&path, forged).unwrap();
+    for content in [
+        "",
+        "{\"first\":0,\"seq\":18446744073709551615,\"hash\":\"\",\"size\":0}",
+    ] {
+        fs::write(head(&path), format!("{content:255}\n")).unwrap();
+        let error = log.record(event()).await.unwrap_err();
+        assert_eq!(error.kind, PortErrorKind::Unsupported, "{}", error.chain());
+        assert!(!verified(&path).intact);
+    }
+    // Zero is before the first.
+    fs::write(&path, line.replace("\"seq\":1,", "\"seq\":0,")).unwrap();
+    let zero = "{\"first\":0,\"seq\":0,\"hash\":\"\",\"size\":0}";
+    fs::write(head(&path), format!("{zero:255}\n")).unwrap();
+    assert!(!verified(&path).intact);
+}
+
+#[tokio::test]
 async fn each_byte_counts() {
     let (_directory, path, log) = log();
     for _ in 0..3 {
