@@ -306,7 +306,9 @@ fn two_servers_know_nothing_of_each_other() {
     let told = other.tool("get_run", json!({"run_id": made["run_id"]}));
     assert_eq!(told["error"]["kind"], "not_found");
     let listed = other.request("resources/list", json!({}));
-    assert_eq!(listed["result"]["resources"], json!([]));
+    let listed = listed["result"]["resources"].as_array().unwrap();
+    let uris: Vec<_> = listed.iter().map(|resource| &resource["uri"]).collect();
+    assert_eq!(uris, ["mcp://forge/environment/info"]);
     other.hang_up();
     other.end();
     drop(other);
