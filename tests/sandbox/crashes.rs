@@ -351,7 +351,12 @@ fn a_signal_ends_a_command_in_good_order() {
         let events: Vec<_> = lines.iter().map(|line| &line["event"]).collect();
         assert_eq!(
             events[3..],
-            ["execution.result", "container.stop", "container.remove"],
+            [
+                "sandbox.verdict",
+                "execution.result",
+                "container.stop",
+                "container.remove"
+            ],
             "{lines:#?}"
         );
         expect_ended_as(&home, "cancelled", 1);
