@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use mcp_forge_audit_file::FileAuditOptions;
+use mcp_forge_domain::decision::CheckedPolicy;
 use mcp_forge_domain::limits::{ByteSizeError, format_byte_size, parse_byte_size};
 use mcp_forge_domain::{ExecutionPolicy, PolicyFault};
 
@@ -192,9 +193,10 @@ struct Setting {
     origin: String,
 }
 
-/// What was set; everything else has its default.
+/// What was set, everything else has its default; and the policy of sandboxes, whose file is read
+/// once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Settings(BTreeMap<&'static str, Setting>);
+pub(crate) struct Settings(BTreeMap<&'static str, Setting>, CheckedPolicy);
 
 /// Everything that is wrong, one a line.
 type Faults = Vec<String>;
@@ -344,33 +346,25 @@ impl Settings {
 
     /// Every setting with its value and where that comes from, in the order of the example file.
     pub(crate) fn effective(&self) -> Vec<Effective> {
-        let defaults = ExecutionPolicy::default();
-        let one = |key: &'static str, default: Option<String>| match self.0.get(key) {
+        let one = |row: docs::Row| match self.0.get(row.key) {
             Some(Setting { text, origin }) => Effective {
-                key,
+                key: row.key,
                 value: Some(text.clone()),
                 source: origin.clone(),
             },
             None => Effective {
-                key,
-                value: default,
+                key: row.key,
+                value: match row.key {
+                    AUDIT => self
+                        .audit_path()
+                        .ok()
+                        .map(|path| path.display().to_string()),
+                    _ => Some(row.default).filter(|default| !default.is_empty()),
+                },
                 source: DEFAULT.to_owned(),
             },
         };
-        let other = |other: &Other| {
-            let default = match other.key {
-                AUDIT => self
-                    .audit_path()
-                    .ok()
-                    .map(|path| path.display().to_string()),
-                _ => other.default.map(str::to_owned),
-            };
-            one(other.key, default)
-        };
-        let limit = |limit: &Limit| one(limit.key, Some(limit.form.write((limit.get)(&defaults))));
-        let (first, rest) = OTHERS.split_at(1);
-        let (first, rest) = (first.iter().map(other), rest.iter().map(other));
-        first.chain(LIMITS.iter().map(limit)).chain(rest).collect()
+        docs::table().into_iter().map(one).collect()
     }
 
     /// The policy of execution that these settings make.
@@ -387,7 +381,13 @@ impl Settings {
         Err(anyhow!(faults.join("\n")))
     }
 
-    fn check(&self, faults: &mut Faults) {
+    fn check(&mut self, faults: &mut Faults) {
+        if let Some(setting) = self.0.get(POLICY).filter(|set| Form::Path.takes(&set.text)) {
+            match policy_file::load(Path::new(&setting.text)) {
+                Ok(sandboxes) => self.1 = sandboxes,
+                Err(error) => faults.push(format!("{}: {POLICY}: {error:#}", setting.origin)),
+            }
+        }
         self.make_policy(faults);
         for other in &OTHERS {
             if let Some(Setting { text, origin }) = self.0.get(other.key)
@@ -413,12 +413,7 @@ impl Settings {
         }
         policy.accept_unenforced = self.flag(UNENFORCED);
         policy.require_strong = self.flag(STRONG);
-        if let Some(setting) = self.0.get(POLICY).filter(|set| Form::Path.takes(&set.text)) {
-            match policy_file::load(Path::new(&setting.text)) {
-                Ok(sandboxes) => policy.sandboxes = sandboxes,
-                Err(error) => told.push(format!("{}: {POLICY}: {error:#}", setting.origin)),
-            }
-        }
+        policy.sandboxes.clone_from(&self.1);
         let faults_of = |policy: &ExecutionPolicy| policy.check().err().map_or(Vec::new(), |f| f.0);
         let mut faults = faults_of(&policy);
         // What cannot be read is told with its range alone, not with how others compare with it.

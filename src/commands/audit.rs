@@ -1,7 +1,6 @@
 //! `mcp-forge audit`.
 
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use jiff::Timestamp;
 use mcp_forge_audit_file::{Entry, Follower, Verification, entries, verify};
 use mcp_forge_ports::PortError;
 
-use super::{print, printed, unwritten};
+use super::{plain, print, printed, unwritten};
 use crate::cli::{Audit, Log, Query, Severity};
 use crate::settings::Settings;
 
@@ -131,7 +130,6 @@ fn newest(
             }
             newest.push_back(entry);
         }
-        ControlFlow::Continue(())
     })
     .map_err(told)?;
     Ok(newest)
@@ -221,11 +219,6 @@ fn shown(entry: &Entry, json: bool) -> String {
     if json {
         return format!("{}\n", entry.line);
     }
-    // As JSON where it is not plain, so that no entry can steer a terminal.
-    let plain = |text: &str| match text.chars().any(char::is_control) {
-        true => format!("{text:?}"),
-        false => text.to_owned(),
-    };
     let text = |name: &str| entry.text(name).map_or("-".to_owned(), plain);
     let mut line = format!(
         "{} {:8} {:18} {}",

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::{Map, json};
 
-use super::{complain, printed};
+use super::{complain, plain, printed};
 use crate::cli::{Cli, Config};
 use crate::settings::{Effective, Settings, schema};
 
@@ -56,9 +56,7 @@ fn as_json(effective: &[Effective]) -> String {
 
 fn as_table(effective: &[Effective]) -> String {
     let value = |one: &Effective| match &one.value {
-        // What a terminal would take for more than text is escaped.
-        Some(value) if value.chars().any(char::is_control) => format!("{value:?}"),
-        Some(value) => value.clone(),
+        Some(value) => plain(value),
         None => "-".to_owned(),
     };
     let width = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or_default();

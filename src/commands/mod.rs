@@ -61,6 +61,14 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     result
 }
 
+/// A text as a line of output shows it: escaped where a terminal would take it for more than text.
+fn plain(text: &str) -> String {
+    if text.chars().any(char::is_control) {
+        return format!("{text:?}");
+    }
+    text.to_owned()
+}
+
 /// Prints, and gives `status` unless that cannot be done.
 fn printed(text: &str, status: ExitCode) -> ExitCode {
     match print(text) {

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
-use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -36,16 +35,13 @@ impl Entry {
     }
 }
 
-/// Gives every entry to `take`, oldest first, until it breaks. What is no entry is passed over:
-/// [`crate::verify`] tells of it.
+/// Gives every entry to `take`, oldest first. What is no entry is passed over: [`crate::verify`]
+/// tells of it.
 ///
 /// # Errors
 ///
 /// `NotFound` when there is no log at `path`; when it cannot be read.
-pub fn entries(
-    path: &Path,
-    mut take: impl FnMut(Entry) -> ControlFlow<()>,
-) -> Result<(), PortError> {
+pub fn entries(path: &Path, mut take: impl FnMut(Entry)) -> Result<(), PortError> {
     let mut all = || {
         let place = Place::of(path, false).map_err(missing)?;
         // Opened first: it may be put away while the others are read.
@@ -62,26 +58,21 @@ pub fn entries(
             if newest.as_ref().is_some_and(|newest| same(newest, &file)) {
                 newest = place.read(place.log_name())?;
             }
-            if give(file, &mut take)?.is_break() {
-                return Ok(());
-            }
+            give(file, &mut take)?;
         }
-        newest.map_or(Ok(()), |newest| give(newest, &mut take).map(drop))
+        newest.map_or(Ok(()), |newest| give(newest, &mut take))
     };
     all().map_err(|error: FileAuditError| error.into_port(path))
 }
 
-fn give(
-    file: File,
-    take: &mut impl FnMut(Entry) -> ControlFlow<()>,
-) -> Result<ControlFlow<()>, FileAuditError> {
+fn give(file: File, take: &mut impl FnMut(Entry)) -> Result<(), FileAuditError> {
     let mut reader = BufReader::new(file);
     while let Some(line) = lines::next(&mut reader).map_err(read)? {
-        if Entry::of(line).is_some_and(|entry| take(entry).is_break()) {
-            return Ok(ControlFlow::Break(()));
+        if let Some(entry) = Entry::of(line) {
+            take(entry);
         }
     }
-    Ok(ControlFlow::Continue(()))
+    Ok(())
 }
 
 fn same(file: &File, other: &File) -> bool {

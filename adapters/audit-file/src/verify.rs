@@ -76,7 +76,10 @@ pub fn verify(path: &Path, expected: Option<(u64, &str)>) -> Result<Verification
             match place.read(&name)? {
                 Some(file) => walk.file(&name, file)?,
                 // Nothing of it was looked at, and it is not kept any more.
-                None => walk.begins_later(read_head_of(&place)?, last),
+                None => {
+                    let now = place.read(&place.head_name())?;
+                    walk.begins_later(head_in(now.as_ref())?, last);
+                }
             }
         }
         if let Some((file, size)) = newest {
@@ -101,8 +104,7 @@ fn snapshot(place: &Place) -> Result<Snapshot, FileAuditError> {
     if let Some(file) = &file {
         lock(file, Instant::now() + LOCK_WAIT, File::try_lock_shared)?;
     }
-    let head = file.as_ref().map(read_head).transpose().map_err(read)?;
-    let head = head.flatten();
+    let head = head_in(file.as_ref())?;
     let newest = place.read(place.log_name())?;
     let newest = newest.map(|file| file.metadata().map(|log| (file, log.size())));
     let newest = newest.transpose().map_err(read)?;
@@ -117,9 +119,8 @@ fn snapshot(place: &Place) -> Result<Snapshot, FileAuditError> {
     Ok(Snapshot { head, full, newest })
 }
 
-fn read_head_of(place: &Place) -> Result<Option<Head>, FileAuditError> {
-    let file = place.read(&place.head_name())?;
-    let head = file.as_ref().map(read_head).transpose().map_err(read)?;
+fn head_in(file: Option<&File>) -> Result<Option<Head>, FileAuditError> {
+    let head = file.map(read_head).transpose().map_err(read)?;
     Ok(head.flatten())
 }
 

@@ -91,8 +91,7 @@ impl Writer {
     }
 
     fn append_locked(&mut self, entry: Vec<u8>) -> Result<(), FileAuditError> {
-        self.follow()?;
-        let size = self.log.metadata().map_err(write)?.size();
+        let size = self.follow()?;
         let (mut head, torn) = self.end_of_chain(size)?;
         let full = size + (entry.len() + SEAL_ROOM) as u64 > self.options.max_bytes;
         let size = if full && size > 0 && torn.is_none() {
@@ -127,19 +126,20 @@ impl Writer {
             .inspect_err(|_| drop(self.log.set_len(size)))
     }
 
-    /// Looks whether the files are still those of the log.
-    fn follow(&mut self) -> Result<(), FileAuditError> {
+    /// Looks whether the files are still those of the log, and tells its size.
+    fn follow(&mut self) -> Result<u64, FileAuditError> {
         let ours = self.log.metadata().map_err(write)?;
         let head = self.head.metadata().map_err(write)?;
         if ours.nlink() == 0 || head.nlink() == 0 {
             return Err(FileAuditError::Deleted);
         }
         let named = self.place.stat(self.place.log_name())?;
-        if !named.is_some_and(|stat| stat.st_dev == ours.dev() && stat.st_ino == ours.ino()) {
-            // Another writer found it full.
-            self.log = self.place.open(self.place.log_name(), OFlags::APPEND)?;
+        if named.is_some_and(|stat| stat.st_dev == ours.dev() && stat.st_ino == ours.ino()) {
+            return Ok(ours.size());
         }
-        Ok(())
+        // Another writer found it full.
+        self.log = self.place.open(self.place.log_name(), OFlags::APPEND)?;
+        Ok(self.log.metadata().map_err(write)?.size())
     }
 
     /// Where the chain ends, and what is after it in the file without a line break.

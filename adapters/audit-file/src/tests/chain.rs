@@ -1,7 +1,5 @@
 //! What is done to a log, and whether it is found.
 
-use std::ops::ControlFlow;
-
 use super::*;
 use crate::{Follower, Verification, entries, verify};
 
@@ -40,6 +38,19 @@ fn findings(path: &Path) -> Vec<String> {
 
 fn head(path: &Path) -> PathBuf {
     path.with_file_name("audit.jsonl.head")
+}
+
+/// Runs a test of this module in a process with a limit, and gives it the path in a variable.
+fn limited(limit: &str, test: &str, variable: &str, path: &Path) {
+    let status = Command::new("sh")
+        .arg("-c")
+        .arg(format!("{limit}; exec \"$0\" --exact tests::chain::{test}"))
+        .arg(std::env::current_exe().unwrap())
+        .env(variable, path)
+        .stdout(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
 }
 
 /// The files of a log, oldest first.
@@ -315,7 +326,6 @@ async fn full_files_are_put_away_and_the_chain_goes_through_them() {
     entries(&path, |entry| {
         seen += 1;
         assert_eq!(entry.members["seq"], seen);
-        ControlFlow::Continue(())
     })
     .unwrap();
     assert_eq!(seen, 13);
@@ -338,11 +348,7 @@ fn reads_with_few_descriptors() {
     let path = Path::new(&path);
     assert_eq!(verified(path).entries, 200);
     let mut seen = 0;
-    entries(path, |_| {
-        seen += 1;
-        ControlFlow::Continue(())
-    })
-    .unwrap();
+    entries(path, |_| seen += 1).unwrap();
     assert_eq!(seen, 200);
 }
 
@@ -355,15 +361,12 @@ async fn there_may_be_more_files_than_descriptors() {
     };
     write(&path, options, 200).await;
     assert!(files(&path).len() > 40);
-    let status = Command::new("sh")
-        .arg("-c")
-        .arg("ulimit -n 24; exec \"$0\" --exact tests::chain::reads_with_few_descriptors")
-        .arg(std::env::current_exe().unwrap())
-        .env("AUDIT_TEST_FEW", &path)
-        .stdout(std::process::Stdio::null())
-        .status()
-        .unwrap();
-    assert!(status.success());
+    limited(
+        "ulimit -n 24",
+        "reads_with_few_descriptors",
+        "AUDIT_TEST_FEW",
+        &path,
+    );
 }
 
 #[tokio::test]
@@ -493,16 +496,9 @@ async fn a_full_disk_leaves_the_log_as_it_was() {
     // Run as another process, since the limit is of the process.
     let (_directory, path, _log) = log();
     write(&path, FileAuditOptions::default(), 2).await;
-    let status = Command::new("sh")
-        .arg("-c")
-        // Blocks of 512 bytes in POSIX, of 1024 in some shells; the signal would end it.
-        .arg("trap '' XFSZ; ulimit -f 4; exec \"$0\" --exact tests::chain::writes_until_it_is_full")
-        .arg(std::env::current_exe().unwrap())
-        .env("AUDIT_TEST_FULL", &path)
-        .stdout(std::process::Stdio::null())
-        .status()
-        .unwrap();
-    assert!(status.success());
+    // Blocks of 512 bytes in POSIX, of 1024 in some shells; the signal would end it.
+    let limit = "trap '' XFSZ; ulimit -f 4";
+    limited(limit, "writes_until_it_is_full", "AUDIT_TEST_FULL", &path);
     let found = verified(&path);
     assert!(found.intact && found.torn == 0, "{found:?}");
     assert!(found.entries > 3);
@@ -539,7 +535,7 @@ fn where_there_is_no_log_it_is_told() {
         let path = directory.path().join(path);
         let error = verify(&path, None).unwrap_err();
         assert_eq!(error.kind, PortErrorKind::NotFound, "{}", error.chain());
-        let error = entries(&path, |_| ControlFlow::Continue(())).unwrap_err();
+        let error = entries(&path, drop).unwrap_err();
         assert_eq!(error.kind, PortErrorKind::NotFound, "{}", error.chain());
     }
     assert!(fs::read_dir(directory.path()).unwrap().next().is_none());
