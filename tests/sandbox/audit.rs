@@ -1,6 +1,7 @@
 //! The audit log of real runs.
 
 use std::fs::Permissions;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
@@ -227,6 +228,35 @@ fn the_log_proves_itself_and_what_was_done_to_it() {
     assert_eq!(report["intact"], false);
     let what = report["findings"][0]["what"].as_str().unwrap();
     assert!(what.contains("before it was changed"), "{report:#}");
+}
+
+#[test]
+fn a_log_is_followed_as_it_grows() {
+    let Some(home) = Home::for_root("following the audit log") else {
+        return;
+    };
+    assert_eq!(home.run(&["-c", "1"]).code(), 0);
+    let mut command = home.command();
+    command
+        .args(["audit", "tail", "-n", "1", "--follow", "--json"])
+        .stdout(std::process::Stdio::piped());
+    let mut tail = command.spawn().unwrap();
+    let mut lines = BufReader::new(tail.stdout.take().unwrap()).lines();
+    let mut number = || {
+        let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        line["seq"].as_u64().unwrap()
+    };
+    let before = home.audit().len() as u64;
+    assert_eq!(number(), before);
+    assert_eq!(home.run(&["-c", "2"]).code(), 0);
+    let after = home.audit().len() as u64;
+    assert!(after > before);
+    for expected in before + 1..=after {
+        assert_eq!(number(), expected);
+    }
+    tail.kill().unwrap();
+    tail.wait().unwrap();
+    home.expect_nothing_left();
 }
 
 /// A file system with room for a few entries.

@@ -291,6 +291,13 @@ fn two_servers_know_nothing_of_each_other() {
     let mut one = Server::start(&home);
     let mut other = Server::start(&home);
     let made = one.call(json!({"code": "print('mine')\nopen('a', 'w').write('mine')"}));
+    let environment = one.read("mcp://forge/environment/info").unwrap();
+    let environment: Value = serde_json::from_str(environment["text"].as_str().unwrap()).unwrap();
+    assert_eq!(
+        environment["verdict"], "SandboxConfirmed",
+        "{environment:#}"
+    );
+    assert_eq!(environment["runtime"]["kind"], "libcontainer");
     let uris = [&made["log"]["uri"], &made["files"][0]["uri"]].map(|uri| uri.as_str().unwrap());
     for uri in uris {
         assert!(
