@@ -3,15 +3,18 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{Span, SpanRelativeTo, Timestamp};
+use mcp_forge_ports::vocabulary::AuditKind;
 
 /// Runs programs for AI agents and people, safely: every run in a fresh sandbox.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true, subcommand_required = true)]
 pub(crate) struct Cli {
-    /// Configuration file (YAML or TOML)
-    #[arg(long, global = true, env = "MCP_FORGE_CONFIG", value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
+    /// Configuration file (YAML or TOML) [env: MCP_FORGE_CONFIG]
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Set one value of the configuration, over file and environment; may be given several times
     #[arg(long, global = true, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
@@ -26,6 +29,17 @@ pub(crate) struct Cli {
     pub(crate) runtime: Option<String>,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// The configuration file that was named. An empty variable names none, as is usual; an empty
+    /// option is a mistake.
+    pub(crate) fn config(&self) -> Option<PathBuf> {
+        let variable = || std::env::var_os("MCP_FORGE_CONFIG").filter(|name| !name.is_empty());
+        self.config
+            .clone()
+            .or_else(|| variable().map(PathBuf::from))
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -134,7 +148,7 @@ pub(crate) struct Query {
     #[command(flatten)]
     pub(crate) log: Log,
     /// Event, or the part of it before the dot [execution.request, container, ...]
-    #[arg(long, value_name = "EVENT")]
+    #[arg(long, value_name = "EVENT", value_parser = event)]
     pub(crate) event: Option<String>,
     /// Severity from which on
     #[arg(long, value_enum, value_name = "SEVERITY")]
@@ -151,7 +165,7 @@ pub(crate) struct Query {
     /// Whether it went well
     #[arg(long, value_name = "BOOL")]
     pub(crate) success: Option<bool>,
-    /// From this time on: 2026-12-31T23:59:59Z, or so long ago: 90m, 2h, 7d
+    /// From this time on: 2026-12-31 (UTC), 2026-12-31T23:59:59Z, or so long ago: 90m, 2h, 7d
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) since: Option<Timestamp>,
     /// Before this time
@@ -185,16 +199,39 @@ fn number_and_hash(text: &str) -> Result<(u64, String), String> {
     Ok((number, hash.to_ascii_lowercase()))
 }
 
+/// The name of an event, or of several that begin with it.
+fn event(text: &str) -> Result<String, String> {
+    let begins = |name: &str| {
+        let rest = name.strip_prefix(text);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let names = AuditKind::ALL.map(AuditKind::as_str);
+    if names.into_iter().any(begins) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "must be one of {}, or what one begins with",
+        names.join(", ")
+    ))
+}
+
 fn time(text: &str) -> Result<Timestamp, String> {
     if let Ok(time) = text.parse() {
         return Ok(time);
     }
-    let ago: SignedDuration = text
+    if let Ok(day) = text.parse::<Date>()
+        && let Ok(begin) = day.to_zoned(TimeZone::UTC)
+    {
+        return Ok(begin.timestamp());
+    }
+    let ago = text
         .parse::<Span>()
-        .and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()))
-        .map_err(|_| "must be a time such as 2026-12-31T23:59:59Z or an age such as 2h")?;
+        .and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
+    let ago = ago.ok().filter(|ago| !ago.is_negative()).ok_or(
+        "must be a day such as 2026-12-31, a time such as 2026-12-31T23:59:59Z or an age such as 2h",
+    )?;
     Timestamp::now()
-        .checked_sub(ago.abs())
+        .checked_sub(ago)
         .map_err(|_| "is before all calendars".to_owned())
 }
 
@@ -328,6 +365,7 @@ mod tests {
         let time = |text| super::time(text).map(|time| time.as_second());
         assert_eq!(time("2026-12-02T00:00:00Z"), Ok(1_796_169_600));
         assert_eq!(time("2026-12-02T01:00:00+01:00"), Ok(1_796_169_600));
+        assert_eq!(time("2026-12-02"), Ok(1_796_169_600));
         let now = jiff::Timestamp::now().as_second();
         for (text, seconds) in [
             ("90m", 5400),
@@ -343,6 +381,8 @@ mod tests {
             "yesterday",
             "9999999999999d",
             "-",
+            "-5m",
+            "5m ago",
             "2026-13-01T00:00:00Z",
         ] {
             time(text).unwrap_err();

@@ -215,7 +215,7 @@ impl Application {
             runtime: Arc::clone(&runtime.port),
             guest: Arc::new(StreamGuest),
             audit: if settings.runs_unaudited() {
-                Arc::new(Unaudited(audit))
+                Arc::new(Unaudited::new(audit))
             } else {
                 Arc::new(audit)
             },

@@ -33,6 +33,10 @@ const RUNTIME: &str = "runtime.kind";
 const UNENFORCED: &str = "security.accept_unenforced_limits";
 const STRONG: &str = "security.require_strong_sandbox";
 const POLICY: &str = "security.policy";
+
+/// What is in a policy of sandboxes and not here.
+const POLICY_KEYS: [&str; 4] = ["images", "egress", "volume_roots", "rules"];
+
 const AUDIT: &str = "audit.path";
 const AUDIT_SIZE: &str = "audit.max_size";
 const AUDIT_KEEP: &str = "audit.keep";
@@ -116,7 +120,7 @@ impl Form {
         match self {
             Self::Flag => text.to_ascii_lowercase().parse::<bool>().is_ok(),
             // Relative, it would be another file in each directory that mcp-forge is started in.
-            Self::Path => Path::new(text).is_absolute(),
+            Self::Path => Path::new(text).is_absolute() && !text.contains('\0'),
             Self::Choice(choices) => choices.contains(&text),
             Self::NumberOrAll(most) => {
                 text == "all"
@@ -186,11 +190,40 @@ fn variable(key: &str) -> String {
     format!("{PREFIX}{}", key.replace('.', "__").to_ascii_uppercase())
 }
 
-/// A value as it was written, and where.
+/// A value, and where it was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Setting {
     text: String,
-    origin: String,
+    /// With its variables in it, whose values may be secrets: what messages show.
+    written: Option<String>,
+    origin: Origin,
+}
+
+impl Setting {
+    fn quoted(&self) -> String {
+        match &self.written {
+            Some(written) => format!("{} with its variables replaced", quoted(written)),
+            None => quoted(&self.text),
+        }
+    }
+}
+
+/// Where a value was set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Origin {
+    /// `/etc/forge.yaml:3`, `MCP_FORGE_EXECUTION__PIDS`, `--set`.
+    shown: String,
+    /// Of the file; what is in no file comes after it.
+    line: usize,
+}
+
+impl Origin {
+    fn outside(shown: &str) -> Self {
+        Self {
+            shown: shown.to_owned(),
+            line: usize::MAX,
+        }
+    }
 }
 
 /// What was set, everything else has its default; and the policy of sandboxes, whose file is read
@@ -198,8 +231,38 @@ struct Setting {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Settings(BTreeMap<&'static str, Setting>, CheckedPolicy);
 
-/// Everything that is wrong, one a line.
-type Faults = Vec<String>;
+/// Most faults that are told one by one.
+const MAX_FAULTS: usize = 100;
+
+/// Everything that is wrong, each with the line of the file that it is in.
+#[derive(Debug, Default)]
+struct Faults(Vec<(usize, String)>);
+
+impl Faults {
+    /// What is wrong with what was set there.
+    fn of(&mut self, origin: &Origin, what: impl AsRef<str>) {
+        let told = format!("{}: {}", origin.shown, what.as_ref());
+        self.0.push((origin.line, told));
+    }
+
+    /// What is wrong and is in no file.
+    fn add(&mut self, what: String) {
+        self.0.push((usize::MAX, what));
+    }
+
+    /// One a line, those of the file first, in its order.
+    fn or<T>(mut self, sound: T) -> anyhow::Result<T> {
+        if self.0.is_empty() {
+            return Ok(sound);
+        }
+        self.0.sort_by_key(|(line, _)| *line);
+        let more = self.0.len().saturating_sub(MAX_FAULTS);
+        let told = self.0.into_iter().take(MAX_FAULTS).map(|(_, told)| told);
+        let more = (more > 0).then(|| format!("and {more} more"));
+        let told: Vec<String> = told.chain(more).collect();
+        Err(anyhow!(told.join("\n")))
+    }
+}
 
 type Environment = BTreeMap<OsString, OsString>;
 
@@ -239,68 +302,84 @@ impl Settings {
     ///
     /// Everything that is wrong in it.
     pub(crate) fn load_file(file: &Path) -> anyhow::Result<Self> {
-        let mut settings = Self::default();
-        let mut faults = settings.take_file(file, &std::env::vars_os().collect());
+        let (mut settings, mut faults) = (Self::default(), Faults::default());
+        settings.take_file(file, &std::env::vars_os().collect(), &mut faults);
         settings.check(&mut faults);
-        settings.or(faults)
+        faults.or(settings)
     }
 
     fn read(file: Option<&Path>, environment: Environment, set: &[String]) -> anyhow::Result<Self> {
-        let mut settings = Self::default();
-        let mut faults = Faults::new();
+        let (mut settings, mut faults) = (Self::default(), Faults::default());
         if let Some(file) = file {
-            faults.extend(settings.take_file(file, &environment));
+            settings.take_file(file, &environment, &mut faults);
         }
         let (given, unreadable) = given::environment(environment);
-        faults.extend(unreadable);
+        unreadable.into_iter().for_each(|what| faults.add(what));
         for (name, text) in given {
-            let origin = name.clone();
             match keys().find(|key| variable(key) == name) {
-                Some(key) => settings.put(key, Setting { text, origin }),
-                None => faults.extend(no_setting(&name)),
+                Some(key) => settings.put(key, text, &name),
+                None => no_setting(&name)
+                    .into_iter()
+                    .for_each(|what| faults.add(what)),
             }
         }
         for set in set {
-            faults.extend(settings.take_argument(set));
+            let refused = settings.take_argument(set);
+            refused.into_iter().for_each(|what| faults.add(what));
         }
         settings.check(&mut faults);
-        settings.or(faults)
+        faults.or(settings)
     }
 
-    fn or(self, faults: Faults) -> anyhow::Result<Self> {
-        if faults.is_empty() {
-            return Ok(self);
-        }
-        Err(anyhow!(faults.join("\n")))
-    }
-
-    fn put(&mut self, key: &'static str, setting: Setting) {
+    fn put(&mut self, key: &'static str, text: String, origin: &str) {
+        let setting = Setting {
+            text,
+            written: None,
+            origin: Origin::outside(origin),
+        };
         self.0.insert(key, setting);
     }
 
-    fn take_file(&mut self, file: &Path, environment: &Environment) -> Faults {
-        let entries = match given::file(file) {
-            Ok(entries) => entries,
-            Err(error) => return vec![format!("{error:#}")],
+    fn take_file(&mut self, file: &Path, environment: &Environment, faults: &mut Faults) {
+        let given = match given::file(file) {
+            Ok(given) => given,
+            Err(error) => return faults.add(format!("{error:#}")),
         };
-        let mut faults = Faults::new();
-        for entry in entries {
-            let (origin, written) = (entry.origin, entry.key);
+        let origin = |line| Origin {
+            shown: format!("{}:{line}", file.display()),
+            line,
+        };
+        for fault in given.faults {
+            faults.of(&origin(fault.line), fault.what);
+        }
+        for entry in given.entries {
+            let (origin, written) = (origin(entry.line), entry.key);
             let section = keys().any(|key| is_in(key, &written));
             let key = keys().find(|key| *key == written);
             match (entry.value, key) {
-                (Value::Text(text), Some(key)) => match variables::expand(&text, environment) {
-                    Ok(text) => self.put(key, Setting { text, origin }),
-                    Err(error) => faults.push(format!("{origin}: {key}: {error}")),
-                },
+                (Value::Text(written), Some(key)) => {
+                    match variables::expand(&written, environment) {
+                        Ok(text) => {
+                            let written = (text != written).then_some(written);
+                            let setting = Setting {
+                                text,
+                                written,
+                                origin,
+                            };
+                            self.0.insert(key, setting);
+                        }
+                        Err(error) => faults.of(&origin, format!("{key}: {error}")),
+                    }
+                }
                 (Value::Nothing, Some(_)) => {}
                 (Value::Section | Value::Nothing, None) if section => {}
                 (Value::Section, Some(key)) => {
-                    faults.push(format!("{origin}: {key} is one value, no section"));
+                    faults.of(&origin, format!("{key} is a section, must be one value"));
                 }
-                (Value::Text(_), None) if section => faults.push(format!(
-                    "{origin}: {written} is a section, it has no value of its own"
-                )),
+                (Value::Text(_), None) if section => faults.of(
+                    &origin,
+                    format!("{written} is a section, it has no value of its own"),
+                ),
                 (_, None) => {
                     // Its keys are not told as well.
                     let of_unknown = written
@@ -309,13 +388,17 @@ impl Settings {
                     if !of_unknown {
                         let section = (!written.contains('.')).then(|| nearest_section(&written));
                         let meant = section.flatten().or_else(|| nearest(&written));
-                        let hint = suggestion(meant.map(str::to_owned));
-                        faults.push(format!("{origin}: unknown key {}{hint}", quoted(&written)));
+                        let hint = if POLICY_KEYS.contains(&written.as_str()) {
+                            "; a policy of sandboxes is a file of its own, see security.policy"
+                                .to_owned()
+                        } else {
+                            suggestion(meant.map(str::to_owned))
+                        };
+                        faults.of(&origin, format!("unknown key {}{hint}", quoted(&written)));
                     }
                 }
             }
         }
-        faults
     }
 
     fn take_argument(&mut self, set: &str) -> Option<String> {
@@ -327,8 +410,7 @@ impl Settings {
         };
         match keys().find(|key| *key == written) {
             Some(key) => {
-                let (text, origin) = (text.to_owned(), "--set".to_owned());
-                self.put(key, Setting { text, origin });
+                self.put(key, text.to_owned(), "--set");
                 None
             }
             None => {
@@ -341,16 +423,16 @@ impl Settings {
     /// The kind of runtime that was chosen, and where.
     pub(crate) fn runtime(&self) -> Option<(&str, &str)> {
         let setting = self.0.get(RUNTIME)?;
-        Some((&setting.text, &setting.origin))
+        Some((&setting.text, &setting.origin.shown))
     }
 
     /// Every setting with its value and where that comes from, in the order of the example file.
     pub(crate) fn effective(&self) -> Vec<Effective> {
         let one = |row: docs::Row| match self.0.get(row.key) {
-            Some(Setting { text, origin }) => Effective {
+            Some(setting) => Effective {
                 key: row.key,
-                value: Some(text.clone()),
-                source: origin.clone(),
+                value: Some(setting.text.clone()),
+                source: setting.origin.shown.clone(),
             },
             None => Effective {
                 key: row.key,
@@ -373,28 +455,29 @@ impl Settings {
     ///
     /// Every value that is outside of its range or does not fit the others.
     pub(crate) fn policy(&self) -> anyhow::Result<ExecutionPolicy> {
-        let mut faults = Faults::new();
+        let mut faults = Faults::default();
         let policy = self.make_policy(&mut faults);
-        if faults.is_empty() {
-            return Ok(policy);
-        }
-        Err(anyhow!(faults.join("\n")))
+        faults.or(policy)
     }
 
     fn check(&mut self, faults: &mut Faults) {
         if let Some(setting) = self.0.get(POLICY).filter(|set| Form::Path.takes(&set.text)) {
-            match policy_file::load(Path::new(&setting.text)) {
+            let shown = setting.written.as_ref().unwrap_or(&setting.text);
+            match policy_file::load_as(Path::new(&setting.text), shown) {
                 Ok(sandboxes) => self.1 = sandboxes,
-                Err(error) => faults.push(format!("{}: {POLICY}: {error:#}", setting.origin)),
+                Err(error) => faults.of(&setting.origin, format!("{POLICY}: {error:#}")),
             }
         }
         self.make_policy(faults);
         for other in &OTHERS {
-            if let Some(Setting { text, origin }) = self.0.get(other.key)
-                && !other.form.takes(text)
+            if let Some(setting) = self.0.get(other.key)
+                && !other.form.takes(&setting.text)
             {
-                let (key, text, allowed) = (other.key, quoted(text), other.form.allowed());
-                faults.push(format!("{origin}: {key} is {text}, must be {allowed}"));
+                let (key, text, allowed) = (other.key, setting.quoted(), other.form.allowed());
+                faults.of(
+                    &setting.origin,
+                    format!("{key} is {text}, must be {allowed}"),
+                );
             }
         }
     }
@@ -416,37 +499,45 @@ impl Settings {
         policy.sandboxes.clone_from(&self.1);
         let faults_of = |policy: &ExecutionPolicy| policy.check().err().map_or(Vec::new(), |f| f.0);
         let mut faults = faults_of(&policy);
-        // What cannot be read is told with its range alone, not with how others compare with it.
-        faults.retain(|fault| unreadable.iter().all(|limit| limit.field != fault.field));
         for limit in unreadable {
             let mut policy = policy.clone();
             (limit.put)(&mut policy, limit.form.outside());
             let of_it = |fault: &PolicyFault| fault.field == limit.field;
             faults.extend(faults_of(&policy).into_iter().filter(of_it));
         }
-        told.extend(faults.iter().map(|fault| {
+        // What is wrong by itself is not told with how others compare with it as well.
+        let wrong = |fault: &PolicyFault| fault.compared.is_empty().then_some(fault.field);
+        let wrong: Vec<&str> = faults.iter().filter_map(wrong).collect();
+        faults.retain(|fault| {
+            let mut fields = fault.compared.iter().chain([&fault.field]);
+            fault.compared.is_empty() || !fields.any(|field| wrong.contains(field))
+        });
+        for fault in &faults {
             let limit = LIMITS.iter().find(|limit| limit.field == fault.field);
             let key = limit.map_or(fault.field, |limit| limit.key);
             match self.0.get(key) {
-                Some(Setting { text, origin }) => {
+                Some(setting) => {
                     let form = limit.map_or(Form::Number, |limit| limit.form);
-                    let what = match (form, parse_byte_size(text)) {
-                        (Form::Number, _) if !is_integer(text) => " (no whole number)",
+                    let what = match (form, parse_byte_size(&setting.text)) {
+                        (Form::Number, _) if !is_integer(&setting.text) => " (no whole number)",
                         (Form::Size, Err(ByteSizeError::TooLarge { .. })) => {
                             " (larger than any memory)"
                         }
-                        (Form::Size, Err(_)) if !is_integer(text) => " (no size such as 512m)",
+                        (Form::Size, Err(_)) if !is_integer(&setting.text) => {
+                            " (no size such as 512m)"
+                        }
                         _ => "",
                     };
-                    let (text, allowed) = (quoted(text), &fault.allowed);
-                    format!("{origin}: {key} is {text}{what}, must be {allowed}")
+                    let (text, allowed) = (setting.quoted(), &fault.allowed);
+                    let what = format!("{key} is {text}{what}, must be {allowed}");
+                    told.of(&setting.origin, what);
                 }
-                None => format!(
+                None => told.add(format!(
                     "{key} is {} (not set), must be {}",
                     fault.value, fault.allowed
-                ),
+                )),
             }
-        }));
+        }
         policy
     }
 

@@ -48,6 +48,7 @@ const MEMBERS: [Member; 10] = [
             "png",
             "serde",
             "serde_json",
+            "serde_path_to_error",
             "strsim",
             "tokio",
             "tokio-util",
@@ -150,6 +151,7 @@ const MEMBERS: [Member; 10] = [
         external: &[
             "async-trait",
             "jiff",
+            "memchr",
             "regex",
             "rustix",
             "serde",

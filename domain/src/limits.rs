@@ -116,24 +116,28 @@ impl LimitPolicy {
                     field,
                     value: format!("{} s", value.as_secs_f64()),
                     allowed: format!("1 to {} whole seconds", MAX_TIMEOUT.as_secs()),
+                    compared: &[],
                 });
             }
         }
-        for (field, max, default, wanted) in [
+        for (field, compared, max, default, wanted) in [
             (
                 "max_timeout",
+                &["default_timeout"],
                 format!("{} s", self.max_timeout.as_secs()),
                 format!("{} s", self.default_timeout.as_secs()),
                 self.max_timeout >= self.default_timeout,
             ),
             (
                 "max_memory",
+                &["default_memory"],
                 format_byte_size(self.max_memory),
                 format_byte_size(self.default_memory),
                 self.max_memory >= self.default_memory,
             ),
             (
                 "max_cpu_quota",
+                &["default_cpu_quota"],
                 self.max_cpu_quota.to_string(),
                 self.default_cpu_quota.to_string(),
                 self.max_cpu_quota >= self.default_cpu_quota,
@@ -143,10 +147,8 @@ impl LimitPolicy {
                 faults.push(PolicyFault {
                     field,
                     value: max,
-                    allowed: format!(
-                        "at least the default ({}), {default}",
-                        field.replace("max", "default")
-                    ),
+                    allowed: format!("at least the default ({}), {default}", compared[0]),
+                    compared,
                 });
             }
         }

@@ -153,6 +153,7 @@ impl ExecutionPolicy {
                     field,
                     value: format!("{} s", value.as_secs_f64()),
                     allowed: format!("{least} to {most} s"),
+                    compared: &[],
                 });
             }
         }
@@ -161,6 +162,7 @@ impl ExecutionPolicy {
                 field: "retention.time",
                 value: format!("{} s", self.retention.time.as_secs_f64()),
                 allowed: format!("1 to {} s", LONGEST_KEPT.as_secs()),
+                compared: &[],
             });
         }
         if self.grace.is_zero() || self.grace > MAX_GRACE {
@@ -168,6 +170,7 @@ impl ExecutionPolicy {
                 field: "grace",
                 value: format!("{} ms", self.grace.as_millis()),
                 allowed: format!("1 to {} ms", MAX_GRACE.as_millis()),
+                compared: &[],
             });
         }
         let kept = self.stdout_limit.saturating_add(self.stderr_limit) as u64;
@@ -179,6 +182,7 @@ impl ExecutionPolicy {
                     "at least stdout_limit and stderr_limit together, {}",
                     format_byte_size(kept)
                 ),
+                compared: &["stdout_limit", "stderr_limit"],
             });
         }
         if self.languages.is_empty() {
@@ -186,6 +190,7 @@ impl ExecutionPolicy {
                 field: "languages",
                 value: "[]".to_owned(),
                 allowed: "at least one of python, r".to_owned(),
+                compared: &[],
             });
         }
         PolicyFaults::none_of(faults)
@@ -202,6 +207,8 @@ pub struct PolicyFault {
     pub value: String,
     /// What it may be.
     pub allowed: String,
+    /// The fields that it does not fit, where it is not wrong by itself.
+    pub compared: &'static [&'static str],
 }
 
 impl PolicyFault {
@@ -210,6 +217,7 @@ impl PolicyFault {
             field,
             value: value.to_string(),
             allowed: format!("{} to {}", range.start(), range.end()),
+            compared: &[],
         }
     }
 
@@ -226,6 +234,7 @@ impl PolicyFault {
                 u64::MAX => format!("at least {least}"),
                 most => format!("{least} to {}", format_byte_size(most)),
             },
+            compared: &[],
         }
     }
 }

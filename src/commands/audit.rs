@@ -1,16 +1,20 @@
 //! `mcp-forge audit`.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use jiff::Timestamp;
-use mcp_forge_audit_file::{Entry, Follower, Verification, entries, verify};
+use mcp_forge_audit_file::{Entry, Follower, Verification, entries, newest, verify};
 use mcp_forge_ports::PortError;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{plain, print, printed, unwritten};
+use super::{counted, plain, print, printed, unwritten};
 use crate::cli::{Audit, Log, Query, Severity};
 use crate::settings::Settings;
 
@@ -20,10 +24,18 @@ const ALTERED: u8 = 1;
 /// Time between two looks at a log that is followed.
 const LOOK: Duration = Duration::from_millis(200);
 
-pub(super) fn audit(command: &Audit, settings: &Settings) -> anyhow::Result<ExitCode> {
+pub(super) fn audit(
+    command: &Audit,
+    settings: impl Fn() -> anyhow::Result<Settings>,
+) -> anyhow::Result<ExitCode> {
+    // A log that is named can be read whatever is wrong with the configuration.
+    let path_of = |log: &Log| match &log.path {
+        Some(path) => Ok(path.clone()),
+        None => settings()?.audit_path(),
+    };
     match command {
         Audit::Verify { log, expect, json } => {
-            let path = path_of(log, settings)?;
+            let path = path_of(log)?;
             let expect = expect
                 .as_ref()
                 .map(|(number, hash)| (*number, hash.as_str()));
@@ -45,13 +57,14 @@ pub(super) fn audit(command: &Audit, settings: &Settings) -> anyhow::Result<Exit
             lines,
             follow,
             json,
-        } => tail(&path_of(log, settings)?, *lines as usize, *follow, *json),
+        } => tail(&path_of(log)?, *lines as usize, *follow, *json),
         Audit::Query(query) => {
-            let found = newest(
-                &path_of(&query.log, settings)?,
-                query.limit as usize,
-                |entry| meets(entry, query),
-            )?;
+            if let (Some(since), Some(until)) = (query.since, query.until)
+                && since >= until
+            {
+                bail!("--since ({since}) must be before --until ({until})");
+            }
+            let found = last_of(&path_of(&query.log)?, query)?;
             let text: String = found.iter().map(|entry| shown(entry, query.json)).collect();
             Ok(printed(&text, ExitCode::SUCCESS))
         }
@@ -61,13 +74,6 @@ pub(super) fn audit(command: &Audit, settings: &Settings) -> anyhow::Result<Exit
 fn told(error: PortError) -> anyhow::Error {
     let hint = error.hint.as_deref().map(|hint| format!("; {hint}"));
     anyhow!("{}{}", error.chain(), hint.unwrap_or_default())
-}
-
-fn path_of(log: &Log, settings: &Settings) -> anyhow::Result<PathBuf> {
-    match &log.path {
-        Some(path) => Ok(path.clone()),
-        None => settings.audit_path(),
-    }
 }
 
 fn report(path: &Path, found: &Verification) -> String {
@@ -83,14 +89,13 @@ fn report(path: &Path, found: &Verification) -> String {
         text.push_str(&format!("and {} more\n", found.more_findings));
     }
     if found.torn > 0 {
-        let lines = if found.torn == 1 {
-            "1 line was"
-        } else {
-            "some lines were"
-        };
+        let lines = counted(found.torn, "line was", "lines were");
         text.push_str(&format!(
             "{lines} torn by a writer that was ended while it wrote; nothing was recorded by it\n"
         ));
+    }
+    for remark in &found.remarks {
+        text.push_str(&format!("{remark}\n"));
     }
     let verdict = if found.intact {
         "intact"
@@ -98,14 +103,16 @@ fn report(path: &Path, found: &Verification) -> String {
         "NOT as it was written"
     };
     let entries = match (found.first, found.last) {
-        (Some(first), Some(last)) => format!("{} entries, {first} to {last}", found.entries),
+        (Some(first), Some(last)) => {
+            let entries = counted(found.entries, "entry", "entries");
+            format!("{entries}, {first} to {last}")
+        }
         _ => "no entry".to_owned(),
     };
     let path = path.display();
     text.push_str(&format!(
-        "{path}: {verdict}; {entries}, in {} {}\n",
-        found.files,
-        if found.files == 1 { "file" } else { "files" }
+        "{path}: {verdict}; {entries}, in {}\n",
+        counted(found.files as u64, "file", "files")
     ));
     if let (true, Some(last), Some(hash)) = (found.intact, found.last, &found.hash) {
         text.push_str(&format!(
@@ -116,16 +123,12 @@ fn report(path: &Path, found: &Verification) -> String {
     text
 }
 
-/// The newest entries that are wanted, oldest first.
-fn newest(
-    path: &Path,
-    most: usize,
-    wanted: impl Fn(&Entry) -> bool,
-) -> anyhow::Result<VecDeque<Entry>> {
+/// The newest entries that are asked for, oldest first.
+fn last_of(path: &Path, query: &Query) -> anyhow::Result<VecDeque<Entry>> {
     let mut newest = VecDeque::new();
     entries(path, |entry| {
-        if wanted(&entry) && most > 0 {
-            if newest.len() == most {
+        if meets(&entry, query) {
+            if newest.len() == query.limit as usize {
                 newest.pop_front();
             }
             newest.push_back(entry);
@@ -143,13 +146,14 @@ fn tail(path: &Path, lines: usize, follow: bool, json: bool) -> anyhow::Result<E
         None
     };
     let until = follower.as_ref().map(Follower::position);
-    let found = match newest(path, lines, |_| true) {
+    let found = match newest(path, lines) {
         Ok(found) => found,
         // It may still come.
-        Err(_) if until == Some(0) => VecDeque::new(),
-        Err(error) => return Err(error),
+        Err(_) if until == Some(0) => Vec::new(),
+        Err(error) => return Err(told(error)),
     };
-    let last = found.back().and_then(number);
+    // What came between the two looks comes again, at once.
+    let mut last = found.last().and_then(number);
     let text: String = found.iter().map(|entry| shown(entry, json)).collect();
     if let Err(error) = print(&text) {
         return Ok(ExitCode::from(unwritten(&error)));
@@ -163,9 +167,26 @@ fn tail(path: &Path, lines: usize, follow: bool, json: bool) -> anyhow::Result<E
                 return Ok(ExitCode::from(unwritten(&error)));
             }
         }
-        std::thread::sleep(LOOK);
+        last = None;
+        if let Err(error) = wait_for_reader(LOOK) {
+            return Ok(ExitCode::from(unwritten(&error)));
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits, or tells that nobody reads standard output any more.
+fn wait_for_reader(time: Duration) -> io::Result<()> {
+    let stdout = io::stdout();
+    let mut looked = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    match poll(
+        &mut looked,
+        PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX),
+    ) {
+        Err(Errno::EINTR) | Ok(0) => Ok(()),
+        Err(error) => Err(error.into()),
+        Ok(_) => Err(io::ErrorKind::BrokenPipe.into()),
+    }
 }
 
 fn number(entry: &Entry) -> Option<u64> {
@@ -236,7 +257,7 @@ fn shown(entry: &Entry, json: bool) -> String {
     }
     for name in ["client", "correlation_id", "session", "error"] {
         if let Some(value) = entry.text(name) {
-            line.push_str(&format!(" {name}={}", plain(value)));
+            line.push_str(&format!(" {name}={}", word(value)));
         }
     }
     let details = entry
@@ -245,11 +266,19 @@ fn shown(entry: &Entry, json: bool) -> String {
         .and_then(serde_json::Value::as_object);
     for (name, value) in details.into_iter().flatten() {
         let value = match value {
-            serde_json::Value::String(text) => plain(text),
+            serde_json::Value::String(text) => word(text),
             value => plain(&value.to_string()),
         };
         line.push_str(&format!(" {}={value}", plain(name)));
     }
     line.push('\n');
     line
+}
+
+/// A text that can be told from what is beside it.
+fn word(text: &str) -> String {
+    if text.is_empty() || text.contains([' ', '=', '"']) || text.chars().any(char::is_control) {
+        return format!("{text:?}");
+    }
+    text.to_owned()
 }

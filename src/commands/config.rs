@@ -5,21 +5,24 @@ use std::process::ExitCode;
 use serde_json::{Map, json};
 
 use super::{complain, plain, printed};
-use crate::cli::{Cli, Config};
+use crate::cli::Config;
 use crate::settings::{Effective, Settings, schema};
 
 /// Exit status when something is wrong with the configuration that was to be checked.
 const WRONG: u8 = 1;
 
-pub(super) fn config(command: &Config, cli: &Cli) -> anyhow::Result<ExitCode> {
-    let load = || Settings::load(cli.config.as_deref(), &cli.set);
+pub(super) fn config(
+    command: &Config,
+    runtime: Option<&str>,
+    load: impl Fn() -> anyhow::Result<Settings>,
+) -> anyhow::Result<ExitCode> {
     match command {
         Config::Show { json } => {
             let mut effective = load()?.effective();
-            if let Some(kind) = &cli.runtime {
+            if let Some(kind) = runtime {
                 // The option of that name counts before all others.
                 for one in effective.iter_mut().filter(|one| one.key == "runtime.kind") {
-                    one.value = Some(kind.clone());
+                    one.value = Some(kind.to_owned());
                     one.source = "--runtime".to_owned();
                 }
             }

@@ -14,12 +14,12 @@ use mcp_forge_domain::limits::format_byte_size;
 use mcp_forge_ports::driving::{CodeExecution, NoObserver};
 use mcp_forge_ports::vocabulary::{
     EndedBy, ExecutionEnvironment, ExecutionOutcome, ExecutionRequest, Language, Refusal,
-    SandboxVerdict,
+    RefusalKind, SandboxVerdict,
 };
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::print;
+use super::{counted, print};
 use crate::cli::Doctor;
 use crate::compose::{Application, Runtime, spool_directory};
 use crate::settings::Settings;
@@ -463,14 +463,27 @@ fn audit_log(path: &Path) -> Check {
     }
     match mcp_forge_audit_file::verify(path, None) {
         Ok(found) if found.intact => {
-            Check::ok(NAME, format!("{shown}, intact, {} entries", found.entries))
+            let entries = counted(found.entries, "entry", "entries");
+            let evidence = [format!("{shown}, intact, {entries}")];
+            let evidence = evidence.into_iter().chain(found.remarks.iter().cloned());
+            let evidence = evidence.collect::<Vec<_>>().join("; ");
+            if found.remarks.is_empty() {
+                Check::ok(NAME, evidence)
+            } else {
+                let remedy = "see that only you can write the log, its head and their directory";
+                Check::not(NAME, State::Warning, evidence, remedy)
+            }
         }
         Ok(found) => Check::not(
             NAME,
             State::Warning,
             format!(
-                "{shown} is not as it was written: {} findings",
-                found.findings.len() as u64 + found.more_findings
+                "{shown} is not as it was written: {}",
+                counted(
+                    found.findings.len() as u64 + found.more_findings,
+                    "finding",
+                    "findings"
+                )
             ),
             "mcp-forge audit verify",
         ),
@@ -494,6 +507,9 @@ fn r_run(result: Result<Arc<ExecutionOutcome>, Refusal>) -> Check {
         Ok(outcome) => {
             let (ended, stderr) = (outcome.ended_by.as_str(), outcome.stderr.trim_end());
             not(format!("{ended}: {stderr}"), DEBUG_R)
+        }
+        Err(refusal) if refusal.kind == RefusalKind::PolicyViolation => {
+            Check::ok(NAME, format!("not asked for: {}", refusal.message))
         }
         // Python ran, so it is R that could not be started.
         Err(refusal) => not(refusal.message, "apt-get install r-base-core"),

@@ -28,34 +28,26 @@ const BROKEN_PIPE: u8 = 128 + nix::libc::SIGPIPE as u8;
 ///
 /// What kept mcp-forge from it.
 pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
-    if let Command::Config(command) = &cli.command {
-        return config::config(command, &cli);
-    }
-    if let Command::Policy(Policy::Check { file: Some(file) }) = &cli.command {
-        return policy::check(file);
-    }
-    let settings = Settings::load(cli.config.as_deref(), &cli.set)?;
-    if let Command::Audit(command) = &cli.command {
-        return audit::audit(command, &settings);
-    }
-    if let Command::Policy(command) = &cli.command {
-        return policy::policy(command, &settings);
-    }
+    let file = cli.config();
+    let settings = || Settings::load(file.as_deref(), &cli.set);
     let runtime = cli.runtime.as_deref();
+    match &cli.command {
+        Command::Config(command) => config::config(command, runtime, settings),
+        Command::Policy(Policy::Check { file: Some(file) }) => policy::check(file),
+        Command::Policy(command) => policy::policy(command, &settings()?),
+        Command::Audit(command) => audit::audit(command, settings),
+        Command::Serve(serve) => finish(serve::serve(serve, runtime, &settings()?)),
+        Command::Run(run) => finish(run::run(run, runtime, &settings()?)),
+        Command::Doctor(doctor) => finish(doctor::doctor(doctor, runtime, &settings()?)),
+    }
+}
+
+fn finish(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let result = tokio.block_on(async {
-        match &cli.command {
-            Command::Serve(serve) => serve::serve(serve, runtime, &settings).await,
-            Command::Run(run) => run::run(run, runtime, &settings).await,
-            Command::Doctor(doctor) => doctor::doctor(doctor, runtime, &settings).await,
-            Command::Config(_) | Command::Policy(_) | Command::Audit(_) => {
-                unreachable!("done above")
-            }
-        }
-    });
+    let result = tokio.block_on(work);
     // A read of standard input that nobody answers must not keep the process.
     tokio.shutdown_background();
     result
@@ -67,6 +59,12 @@ fn plain(text: &str) -> String {
         return format!("{text:?}");
     }
     text.to_owned()
+}
+
+/// A count with its noun.
+fn counted(count: u64, one: &str, several: &str) -> String {
+    let noun = if count == 1 { one } else { several };
+    format!("{count} {noun}")
 }
 
 /// Prints, and gives `status` unless that cannot be done.

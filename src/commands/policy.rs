@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow, bail};
-use mcp_forge_domain::decision::{Proposal, Verdict};
+use mcp_forge_domain::decision::{Mount, Proposal, SourceKind, Table, Verdict};
 
 use super::{complain, printed};
 use crate::cli::Policy;
@@ -33,16 +33,11 @@ pub(super) fn policy(command: &Policy, settings: &Settings) -> anyhow::Result<Ex
         Policy::Check { .. } => Ok(printed("the policy is sound\n", ExitCode::SUCCESS)),
         Policy::Explain { proposal } => {
             let text = read(proposal).with_context(|| proposal.display().to_string())?;
-            let mut proposal: Proposal =
+            let Table(mut proposal): Table<Proposal> =
                 serde_json::from_str(&text).map_err(|error| anyhow!("the proposal: {error}"))?;
             for mount in &mut proposal.mounts {
-                // The rules are about what is really mounted.
-                let resolved = fs::canonicalize(&mount.source)
+                resolve(mount)
                     .with_context(|| format!("the proposal: mount of {:?}", mount.source))?;
-                mount.source = match resolved.into_os_string().into_string() {
-                    Ok(source) => source,
-                    Err(source) => bail!("the proposal: mount of {source:?}: not UTF-8"),
-                };
             }
             let evaluation = policy.evaluate(&proposal);
             let status = match evaluation.verdict {
@@ -57,6 +52,22 @@ pub(super) fn policy(command: &Policy, settings: &Settings) -> anyhow::Result<Ex
             Ok(printed(&format!("{told:#}\n"), status))
         }
     }
+}
+
+/// The rules are about what is really mounted.
+fn resolve(mount: &mut Mount) -> anyhow::Result<()> {
+    let resolved = fs::canonicalize(&mount.source)?;
+    let found = fs::metadata(&resolved)?;
+    mount.kind = Some(match found.file_type() {
+        kind if kind.is_dir() => SourceKind::Directory,
+        kind if kind.is_file() => SourceKind::File,
+        _ => SourceKind::Special,
+    });
+    match resolved.into_os_string().into_string() {
+        Ok(source) => mount.source = source,
+        Err(source) => bail!("{source:?} is not UTF-8"),
+    }
+    Ok(())
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {

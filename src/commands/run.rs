@@ -200,7 +200,6 @@ fn request(arguments: &Run, policy: &ExecutionPolicy) -> anyhow::Result<Executio
         None => None,
     };
     request.files = files::inputs(&arguments.inputs, policy)?;
-    request.client = Some("command line".to_owned());
     Ok(request)
 }
 

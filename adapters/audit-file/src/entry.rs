@@ -14,6 +14,9 @@ use crate::mask::mask;
 /// Longest line with its line break, bytes. What does not fit is cut out of `details`.
 pub const MAX_LINE_BYTES: usize = 64 * 1024;
 
+/// What every entry begins with.
+pub(crate) const ENTRY: &[u8] = b"{\"time\":\"";
+
 /// Longest line without its place in the chain.
 pub(crate) const MAX_ENTRY_BYTES: usize = MAX_LINE_BYTES - SEAL_ROOM;
 

@@ -5,6 +5,7 @@
 use std::io;
 use std::path::Path;
 
+use crate::place::HEAD;
 use mcp_forge_ports::{PortError, PortErrorKind};
 
 /// A failure of the audit file.
@@ -36,6 +37,8 @@ pub(crate) enum FileAuditError {
     Numbers,
     #[error("cannot read it")]
     Read { source: io::Error },
+    #[error("of the head")]
+    Head { source: Box<Self> },
     #[error("there is no audit log")]
     Missing,
     #[error("the time of the entry is out of range")]
@@ -45,8 +48,19 @@ pub(crate) enum FileAuditError {
 }
 
 impl FileAuditError {
+    /// That of the head, not of the log.
+    pub(crate) fn of_head(self) -> Self {
+        let source = Box::new(self);
+        Self::Head { source }
+    }
+
     /// The error of the port, with what the operator can do.
     pub(crate) fn into_port(self, path: &Path) -> PortError {
+        if let Self::Head { source } = self {
+            let mut head = path.as_os_str().to_owned();
+            head.push(HEAD);
+            return source.into_port(Path::new(&head));
+        }
         let (kind, hint) = match &self {
             Self::Linked => (
                 PortErrorKind::Unsupported,
@@ -90,10 +104,12 @@ impl FileAuditError {
             ),
             Self::Missing => (
                 PortErrorKind::NotFound,
-                "name the log (audit.path): one is made by the first run or server",
+                "look whether that is its place (--path, audit.path); the first run or server makes it",
             ),
             Self::Time { .. } => (PortErrorKind::Internal, "set the clock of the host"),
-            Self::Encode { .. } => (PortErrorKind::Internal, "report this as a defect"),
+            Self::Head { .. } | Self::Encode { .. } => {
+                (PortErrorKind::Internal, "report this as a defect")
+            }
         };
         PortError::new(kind, format!("audit log {}", path.display()))
             .with_hint(hint)

@@ -35,7 +35,7 @@ use tokio::sync::oneshot;
 pub use chain::Hash;
 pub use entry::MAX_LINE_BYTES;
 use error::FileAuditError;
-pub use read::{Entry, Follower, entries};
+pub use read::{Entry, Follower, entries, newest};
 pub use verify::{Finding, MAX_FINDINGS, Verification, verify};
 use writer::Writer;
 

@@ -12,42 +12,51 @@ const MASK: &[u8] = b"${1}[masked]${2}";
 
 /// Published forms of keys and tokens, and what no such thing is without, in small letters: the
 /// expressions, which take milliseconds to compile, are not needed for most logs.
-const FORMS: [(&[&str], &str); 14] = [
+const FORMS: [(&[&str], &str); 15] = [
     // Amazon access key ids.
-    (&["akia", "asia"], r"()\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
+    (&["akia", "asia"], r"()(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
     // GitHub, classic and fine-grained; GitLab.
     (
         &["ghp_", "gho_", "ghu_", "ghs_", "ghr_"],
-        r"()\bgh[pousr]_[0-9A-Za-z]{36,255}",
+        r"()gh[pousr]_[0-9A-Za-z]{36,255}",
     ),
-    (&["github_pat_"], r"()\bgithub_pat_[0-9A-Za-z_]{22,255}"),
-    (&["glpat-"], r"()\bglpat-[0-9A-Za-z_-]{20,}"),
+    (&["github_pat_"], r"()github_pat_[0-9A-Za-z_]{22,255}"),
+    (&["glpat-"], r"()glpat-[0-9A-Za-z_-]{20,}"),
     // OpenAI, Anthropic and others; Stripe.
     (&["sk-"], r"()\bsk-[0-9A-Za-z_-]{20,}"),
     (
         &["k_live_", "k_test_"],
-        r"()\b[rs]k_(?:live|test)_[0-9A-Za-z]{16,}",
+        r"()[rs]k_(?:live|test)_[0-9A-Za-z]{16,}",
     ),
-    // Slack, Google, Hugging Face, npm, PyPI.
-    (&["xox"], r"()\bxox[abeoprs]-[0-9A-Za-z-]{10,}"),
-    (&["aiza"], r"()\bAIza[0-9A-Za-z_-]{35}"),
+    // Slack, Google, Hugging Face, npm, PyPI, SendGrid.
+    (&["xox"], r"()xox[abeoprs]-[0-9A-Za-z-]{10,}"),
+    (&["aiza"], r"()AIza[0-9A-Za-z_-]{35}"),
     (
         &["hf_", "npm_", "pypi-"],
-        r"()\b(?:hf_[0-9A-Za-z]{30,}|npm_[0-9A-Za-z]{36}|pypi-[0-9A-Za-z_-]{50,})",
+        r"()(?:hf_[0-9A-Za-z]{30,}|npm_[0-9A-Za-z]{36}|pypi-[0-9A-Za-z_-]{16,})",
     ),
+    (&["sg."], r"()SG\.[0-9A-Za-z_-]{16,}\.[0-9A-Za-z_-]{16,}"),
     // JSON Web Tokens (RFC 7519) and bearer tokens (RFC 6750).
     (
         &["eyj"],
-        r"()\beyJ[0-9A-Za-z_-]{8,}\.eyJ[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]*",
+        r"()eyJ[0-9A-Za-z_-]{8,}\.eyJ[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]*",
     ),
     (&["bearer "], r"(?i)(\bbearer +)[0-9A-Za-z._~+/-]{8,}=*"),
     // Credentials in a URL (RFC 3986, 3.2.1); assignments; private keys (RFC 7468).
     (&["://"], r#"(://[^\s/"\\:@]*:)[^\s/"\\@]+(@)"#),
     (
         &[
-            "password", "passwd", "secret", "token", "apikey", "api_key", "api-key",
+            "passw",
+            "passphrase",
+            "secret",
+            "token",
+            "apikey",
+            "api_key",
+            "api-key",
+            "access",
         ],
-        r#"(?i)(\b(?:password|passwd|secret|token|api[_-]?key) ?[=:] ?)[^\s"\\&,;]+"#,
+        // Also as a member of a JSON object, whose quotes are escaped here.
+        r#"(?i)((?:password|passwd|passphrase|secret|token|(?:api|access|secret)[_-]?key)(?:\\")? ?[=:] ?(?:\\")?)[^\s"\\&,;]+"#,
     ),
     (
         &["private key"],
@@ -60,11 +69,7 @@ static COMPILED: [OnceLock<Option<Regex>>; FORMS.len()] = [const { OnceLock::new
 /// The line without secrets.
 pub(crate) fn mask(mut line: Vec<u8>) -> Vec<u8> {
     let small = line.to_ascii_lowercase();
-    let contains = |hint: &&str| {
-        small
-            .windows(hint.len())
-            .any(|window| window == hint.as_bytes())
-    };
+    let contains = |hint: &&str| memchr::memmem::find(&small, hint.as_bytes()).is_some();
     for ((hints, form), compiled) in FORMS.iter().zip(&COMPILED) {
         if hints.iter().any(contains)
             && let Some(form) = compiled.get_or_init(|| Regex::new(form).ok())
@@ -108,6 +113,21 @@ mod tests {
             ),
             ("http://me:pass@host/x", "http://me:[masked]@host/x"),
             ("password=hunter2 and on", "password=[masked] and on"),
+            (
+                r#"{"db_password": "hunter2", "a": 1}"#,
+                r#"{"db_password": "[masked]", "a": 1}"#,
+            ),
+            (
+                "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG",
+                "AWS_SECRET_ACCESS_KEY=[masked]",
+            ),
+            (&format!("xghp_{long}"), "x[masked]"),
+            (&format!("SG.{long}.{long}"), "[masked]"),
+            ("pypi-AgEIcHlwaS5vcmcCJD", "[masked]"),
+            (
+                "the access was a secret of passwords",
+                "the access was a secret of passwords",
+            ),
             ("API_KEY: hunter2;", "API_KEY: [masked];"),
             ("-----BEGIN RSA PRIVATE KEY-----\nMII\"\\x\n", "[masked]"),
             (

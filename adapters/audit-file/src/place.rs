@@ -16,7 +16,7 @@ use crate::error::FileAuditError;
 const OTHERS_WRITE: u32 = 0o022;
 
 /// What follows the name of the log in that of its head.
-const HEAD: &str = ".head";
+pub(crate) const HEAD: &str = ".head";
 
 /// Digits of the number of the last entry in the name of a file that is full.
 const DIGITS: usize = 20;
@@ -73,6 +73,31 @@ impl Place {
         let mut name = self.name.clone();
         name.push(format!(".{last:0DIGITS$}"));
         name
+    }
+
+    /// By what others than the owner may change the log.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let own = rustix::process::geteuid().as_raw();
+        let mut remarks = Vec::new();
+        for name in [self.log_name(), &self.head_name()] {
+            let Ok(Some(stat)) = self.stat(name) else {
+                continue;
+            };
+            let (name, mode) = (name.display(), stat.st_mode & 0o777);
+            if mode & OTHERS_WRITE != 0 {
+                remarks.push(format!("others may write {name} (mode {mode:04o})"));
+            }
+            if ![0, own].contains(&stat.st_uid) {
+                remarks.push(format!("{name} belongs to user {}", stat.st_uid));
+            }
+            if stat.st_nlink > 1 {
+                remarks.push(format!("{name} has other names (hard links)"));
+            }
+        }
+        if let Err(error) = self.check_directory() {
+            remarks.push(error.to_string());
+        }
+        remarks
     }
 
     /// Whoever writes the directory can put another file in the place of ours.

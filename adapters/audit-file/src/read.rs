@@ -1,7 +1,8 @@
 //! Reading the entries of a log, of all its files in order.
 
+use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{BufReader, Seek, SeekFrom};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -73,6 +74,76 @@ fn give(file: File, take: &mut impl FnMut(Entry)) -> Result<(), FileAuditError> 
         }
     }
     Ok(())
+}
+
+/// First part of a file that is read from its end, bytes.
+const LAST_PART: u64 = 64 << 10;
+
+/// The newest entries, at most so many, oldest first. Reads no more of the log than it has to.
+///
+/// # Errors
+///
+/// As [`entries`].
+pub fn newest(path: &Path, most: usize) -> Result<Vec<Entry>, PortError> {
+    let all = || {
+        let place = Place::of(path, false).map_err(missing)?;
+        let newest = place.read(place.log_name())?;
+        let full = place.full()?;
+        if newest.is_none() && full.is_empty() {
+            return Err(FileAuditError::Missing);
+        }
+        let mut found = VecDeque::new();
+        if let Some(newest) = &newest {
+            take_last(newest, most, &mut found)?;
+        }
+        for last in full.into_iter().rev() {
+            if found.len() >= most {
+                break;
+            }
+            if let Some(file) = place.read(&place.full_name(last))?
+                // It was put away since.
+                && !newest.as_ref().is_some_and(|newest| same(newest, &file))
+            {
+                take_last(&file, most - found.len(), &mut found)?;
+            }
+        }
+        Ok(found.into())
+    };
+    all().map_err(|error: FileAuditError| error.into_port(path))
+}
+
+/// Puts the last entries of a file before what was found.
+fn take_last(file: &File, most: usize, found: &mut VecDeque<Entry>) -> Result<(), FileAuditError> {
+    let size = file.metadata().map_err(read)?.size();
+    let mut part = LAST_PART;
+    loop {
+        let begin = size.saturating_sub(part);
+        let mut reader = BufReader::new(file);
+        reader.seek(SeekFrom::Start(begin)).map_err(read)?;
+        let mut reader = reader.take(size - begin);
+        if begin > 0 {
+            // It begins somewhere before.
+            lines::next(&mut reader).map_err(read)?;
+        }
+        let mut last = VecDeque::new();
+        while let Some(line) = lines::next(&mut reader).map_err(read)? {
+            if let Some(entry) = Entry::of(line) {
+                if last.len() == most {
+                    last.pop_front();
+                }
+                if most > 0 {
+                    last.push_back(entry);
+                }
+            }
+        }
+        if last.len() >= most || begin == 0 {
+            last.into_iter()
+                .rev()
+                .for_each(|entry| found.push_front(entry));
+            return Ok(());
+        }
+        part = part.saturating_mul(4);
+    }
 }
 
 fn same(file: &File, other: &File) -> bool {

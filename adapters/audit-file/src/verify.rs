@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::LOCK_WAIT;
 use crate::chain::{Hash, Head, Link};
+use crate::entry::ENTRY;
 use crate::error::FileAuditError;
 use crate::lines::{self, Line};
 use crate::place::Place;
@@ -50,6 +51,8 @@ pub struct Verification {
     /// Lines that a writer left without an end because it was ended while it wrote. Nothing was
     /// recorded by them.
     pub torn: u64,
+    /// What lets others change the log, without that anything was found to be changed.
+    pub remarks: Vec<String>,
     /// What was found, in order.
     pub findings: Vec<Finding>,
     /// How many more there are.
@@ -70,6 +73,7 @@ pub fn verify(path: &Path, expected: Option<(u64, &str)>) -> Result<Verification
         let place = Place::of(path, false).map_err(missing)?;
         let Snapshot { head, full, newest } = snapshot(&place)?;
         let mut walk = Walk::new(head, expected);
+        walk.found.remarks = place.remarks();
         // One after the other: there may be more of them than a process may have open.
         for last in full {
             let name = place.full_name(last);
@@ -132,6 +136,12 @@ struct Held {
     number: u64,
 }
 
+/// Whether a line may be what a writer left of an entry.
+fn is_begun(line: &Line) -> bool {
+    let both = ENTRY.len().min(line.text.len());
+    both > 0 && line.text[..both] == ENTRY[..both]
+}
+
 struct Walk<'a> {
     head: Option<Head>,
     expected: Option<(u64, &'a str)>,
@@ -156,6 +166,7 @@ impl<'a> Walk<'a> {
                 last: None,
                 hash: None,
                 torn: 0,
+                remarks: Vec::new(),
                 findings: Vec::new(),
                 more_findings: 0,
             },
@@ -195,7 +206,7 @@ impl<'a> Walk<'a> {
             let link = Link::of(&line.text);
             let torn = link.as_ref().and_then(|link| link.torn.as_ref());
             if let Some(held) = self.held.take() {
-                if torn == Some(&held.line.hash) {
+                if torn == Some(&held.line.hash) && is_begun(&held.line) {
                     self.found.torn += 1;
                 } else {
                     self.line(held);
@@ -271,7 +282,7 @@ impl<'a> Walk<'a> {
     fn end(mut self) -> Verification {
         match self.held.take() {
             // Being written, or its writer was ended.
-            Some(held) if !held.line.ended => self.found.torn += 1,
+            Some(held) if !held.line.ended && is_begun(&held.line) => self.found.torn += 1,
             Some(held) => self.line(held),
             None => {}
         }

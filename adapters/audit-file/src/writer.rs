@@ -42,7 +42,10 @@ impl Writer {
         // A log that cannot be opened must not leave a head behind.
         let is_new = place.stat(place.log_name())?.is_none();
         // It is written at its start.
-        let head = |place: &Place| place.open(&place.head_name(), OFlags::empty());
+        let head = |place: &Place| {
+            let opened = place.open(&place.head_name(), OFlags::empty());
+            opened.map_err(FileAuditError::of_head)
+        };
         let (head, log) = if is_new {
             let head = head(&place)?;
             let log = place.open(place.log_name(), OFlags::APPEND)?;

@@ -538,12 +538,13 @@ fn written(context: &RequestContext<RoleServer>) -> WrittenNumbers {
     written.cloned().unwrap_or_default()
 }
 
-/// Who asks, as it says.
+/// Who asks, as it says. It has a name in any case: who has none is no client of MCP.
 fn client(context: &RequestContext<RoleServer>) -> Option<String> {
-    context
+    let name = context
         .client_info()
         .map(|client| one_line(&client.name, NAME_CHARS))
-        .filter(|client| !client.is_empty())
+        .filter(|client| !client.is_empty());
+    Some(name.unwrap_or_else(|| "unnamed".to_owned()))
 }
 
 /// The caller's correlation id and idempotency key as they were sent; the core says whether they

@@ -6,15 +6,21 @@
 
 mod image;
 mod proposal;
+mod table;
 
 use mcp_forge_ports::vocabulary::Language;
 use serde::{Deserialize, Serialize};
 
 pub use image::{ImagePattern, ImageReference, ImageReferenceError};
-pub use proposal::{Action, Mount, Network, Proposal, Shared};
+pub use proposal::{Action, Mount, Network, Proposal, Shared, SourceKind};
+pub use table::Table;
+use table::tables;
 
 /// Most rules of a policy.
 pub const MAX_RULES: usize = 1000;
+
+/// Longest name and justification of a rule, characters.
+pub const MAX_TEXT: usize = 1000;
 
 /// The answer, from most to least permissive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -71,6 +77,7 @@ pub struct SandboxPolicy {
     /// Absolute paths below which mounts may be.
     pub volume_roots: Vec<String>,
     /// Rules that make it stricter.
+    #[serde(deserialize_with = "tables")]
     pub rules: Vec<Rule>,
 }
 
@@ -91,10 +98,10 @@ pub struct Rule {
     /// Why.
     pub justification: String,
     /// Proposals that it must speak of. Looked at when the policy is loaded.
-    #[serde(default, rename = "match")]
+    #[serde(default, rename = "match", deserialize_with = "tables")]
     pub matching: Vec<Proposal>,
     /// Proposals that it must not speak of.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables")]
     pub not_match: Vec<Proposal>,
 }
 
@@ -270,11 +277,16 @@ fn check_rule(rule: &Rule) -> Result<CheckedRule, Vec<String>> {
         }
         language
     });
-    if rule.name.trim().is_empty() {
-        faults.push("it needs a name".to_owned());
-    }
-    if rule.justification.trim().is_empty() {
-        faults.push("it needs a justification".to_owned());
+    for (field, text) in [("name", &rule.name), ("justification", &rule.justification)] {
+        if text.trim().is_empty() {
+            faults.push(format!("it needs a {field}"));
+        }
+        // They are shown to people, in logs and terminals.
+        if text.chars().any(char::is_control) || text.chars().count() > MAX_TEXT {
+            faults.push(format!(
+                "its {field} must be one line of at most {MAX_TEXT} characters"
+            ));
+        }
     }
     if !faults.is_empty() {
         return Err(faults);

@@ -1,7 +1,10 @@
 //! A sandbox that somebody wants, and what is never given.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
+use super::table::tables;
 use super::{Decision, Verdict};
 
 /// A sandbox as it would be made. What is left out is as mcp-forge itself makes it.
@@ -17,10 +20,11 @@ pub struct Proposal {
     /// What it reaches.
     pub network: Network,
     /// What of the host is put into it.
+    #[serde(deserialize_with = "tables")]
     pub mounts: Vec<Mount>,
-    /// User id inside.
+    /// User id inside, 1 to 65533.
     pub uid: u32,
-    /// Group id inside.
+    /// Group id inside, 1 to 65533.
     pub gid: u32,
     /// As engines know it.
     pub privileged: bool,
@@ -85,7 +89,19 @@ pub enum Shared {
     Cgroup,
 }
 
-/// A directory of the host in a sandbox.
+/// What the source of a mount is, once it was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceKind {
+    /// A directory. What is in it changes at any time, so that it says nothing.
+    Directory,
+    /// A regular file.
+    File,
+    /// A device, a pipe, a socket.
+    Special,
+}
+
+/// A directory or file of the host in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mount {
@@ -96,6 +112,9 @@ pub struct Mount {
     /// Whether it can only be read.
     #[serde(default)]
     pub read_only: bool,
+    /// What the source is: told by who resolved it, never by who proposes.
+    #[serde(skip_deserializing)]
+    pub kind: Option<SourceKind>,
 }
 
 /// Something that is done to a sandbox that is there already.
@@ -163,9 +182,15 @@ impl Proposal {
             );
         }
         never(
-            self.uid == 0 || self.gid == 0,
+            !IDS.contains(&self.uid) || !IDS.contains(&self.gid),
             "user",
-            format!("{}:{} is root inside", self.uid, self.gid),
+            format!(
+                "{}:{}: both must be {} to {}",
+                self.uid,
+                self.gid,
+                IDS.start(),
+                IDS.end()
+            ),
         );
         never(
             !self.read_only_root,
@@ -195,6 +220,10 @@ impl Proposal {
     }
 }
 
+/// User and group ids in a sandbox: not root, and not the one that stands for all without a name
+/// there (user_namespaces(7)).
+const IDS: RangeInclusive<u32> = 1..=65_533;
+
 /// The names of sessions. None leads out of its directory.
 fn is_session(name: &str) -> bool {
     (1..=64).contains(&name.len())
@@ -206,12 +235,44 @@ fn is_session(name: &str) -> bool {
 }
 
 /// What of the host is in no sandbox, with all that is below.
-const NEVER: [&str; 8] = [
-    "/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/run",
+const NEVER: [&str; 19] = [
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/proc",
+    "/root",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var/lib/containerd",
+    "/var/lib/containers",
+    "/var/lib/docker",
+    "/var/lib/kubelet",
+    "/var/run",
 ];
 
-/// Files by which an engine is commanded.
-const ENGINE_SOCKETS: [&str; 4] = ["docker.sock", "podman.sock", "containerd.sock", "crio.sock"];
+/// Longest name and longest path (`NAME_MAX`, `PATH_MAX` without the NUL), bytes.
+const MAX_NAME: usize = 255;
+const MAX_PATH: usize = 4095;
+
+/// Where a mount may be in a sandbox: below one of these, by a path that every engine takes for
+/// one, in whatever form it is told of it.
+const TARGETS: [&str; 2] = ["workspace", "mnt"];
+
+fn is_target(path: &str) -> bool {
+    let odd = |character: char| character.is_control() || ":,\\".contains(character);
+    path.len() <= MAX_PATH
+        && !path.contains(odd)
+        && components(path).is_some_and(|path| {
+            path.len() > 1 && TARGETS.contains(&path[0]) && path.iter().all(|c| c.len() <= MAX_NAME)
+        })
+}
 
 /// The components of an absolute path without `.`, `..`, empty ones and NUL.
 fn components(path: &str) -> Option<Vec<&str>> {
@@ -264,15 +325,15 @@ impl Mount {
         if let Some(of_host) = of_host(&path) {
             return never(&format!("{of_host} is in no sandbox"));
         }
-        if path
-            .last()
-            .is_some_and(|name| ENGINE_SOCKETS.contains(name))
-        {
-            return never("it commands an engine");
+        match self.kind {
+            Some(SourceKind::Directory | SourceKind::File) => {}
+            Some(SourceKind::Special) => return never("neither a directory nor a regular file"),
+            None => return never("nobody looked what it is"),
         }
-        match components(&self.target) {
-            Some(target) if is_below(&target, &["workspace"]) || is_below(&target, &["mnt"]) => {}
-            _ => return never("its target must be below /workspace or /mnt"),
+        if !is_target(&self.target) {
+            return never(
+                "its target must be a path below /workspace or /mnt, without `:` and `,`",
+            );
         }
         let mut below = roots.iter().filter_map(|root| {
             let root = components(root)?;

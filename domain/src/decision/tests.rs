@@ -32,13 +32,14 @@ fn mount(source: &str, read_only: bool) -> Mount {
         source: source.to_owned(),
         target: "/workspace/data".to_owned(),
         read_only,
+        kind: Some(SourceKind::Directory),
     }
 }
 
 #[test]
 fn what_is_never_given_is_forbidden_by_name_and_all_else_is_as_before() {
     type Change = fn(&mut Proposal);
-    let cases: [(&str, Change); 22] = [
+    let cases: [(&str, Change); 26] = [
         ("", |_| {}),
         ("", |p| p.language = "r".into()),
         ("", |p| p.image = Some("mcp-forge/custom:a".into())),
@@ -58,6 +59,20 @@ fn what_is_never_given_is_forbidden_by_name_and_all_else_is_as_before() {
         ("namespaces", |p| p.shared = vec![Shared::Pid]),
         ("user", |p| p.uid = 0),
         ("user", |p| p.gid = 0),
+        ("user", |p| p.uid = 65_534),
+        ("user", |p| p.gid = u32::MAX),
+        ("mounts", |p| {
+            p.mounts = vec![Mount {
+                kind: Some(SourceKind::Special),
+                ..mount("/srv/forge/shared/socket", true)
+            }]
+        }),
+        ("mounts", |p| {
+            p.mounts = vec![Mount {
+                kind: None,
+                ..mount("/srv/forge/shared", true)
+            }]
+        }),
         ("read_only_root", |p| p.read_only_root = false),
         ("no_new_privileges", |p| p.no_new_privileges = false),
         ("seccomp", |p| p.seccomp = false),
@@ -115,9 +130,13 @@ fn mounts_are_below_a_root_and_of_the_session() {
         ("/etc/ssl", "/etc is in no sandbox"),
         ("/proc/1/root", "/proc is in no sandbox"),
         ("/sys", "/sys is in no sandbox"),
-        ("/var", "/var/run is in no sandbox"),
+        ("/var", "/var/lib/containerd is in no sandbox"),
         ("/run/docker.sock", "/run is in no sandbox"),
-        ("/srv/forge/shared/docker.sock", "it commands an engine"),
+        ("/usr/share", "/usr is in no sandbox"),
+        (
+            "/var/lib/docker/volumes",
+            "/var/lib/docker is in no sandbox",
+        ),
         ("/opt/data", "below no directory in `volume_roots`"),
         (
             "/srv/forger/sessions/s1",
@@ -141,28 +160,75 @@ fn mounts_are_below_a_root_and_of_the_session() {
         "workspace",
         "/workspace/../etc",
         "/workspaces",
+        "/workspace",
+        "/mnt",
+        "/mnt/",
+        "/mnt/a:ro",
+        "/mnt/a,b",
+        "/mnt/a\nb",
+        "/mnt/a\\b",
+        &format!("/mnt/{}", "a".repeat(256)),
+        &format!("/mnt{}", "/ab".repeat(1400)),
     ] {
         proposal.mounts = vec![Mount {
             target: target.to_owned(),
             ..mount("/srv/forge/sessions/s1", true)
         }];
-        assert_eq!(
-            evaluate(&policy(), &proposal).verdict,
-            Verdict::Forbid,
-            "{target}"
-        );
+        let evaluation = evaluate(&policy(), &proposal);
+        assert_eq!(evaluation.verdict, Verdict::Forbid, "{target}");
+        let told = &evaluation.decisions[0].justification;
+        assert!(told.contains("its target must be"), "{target}: {told}");
     }
+    proposal.mounts = vec![Mount {
+        target: format!("/mnt/{}", "é".repeat(127)),
+        ..mount("/srv/forge/sessions/s1", true)
+    }];
+    assert_eq!(evaluate(&policy(), &proposal).verdict, Verdict::Allow);
     // Without a session nothing is of one, and a root is not the host.
     proposal.session = None;
     proposal.mounts = vec![mount("/srv/forge/sessions/s1", true)];
     assert_eq!(evaluate(&policy(), &proposal).verdict, Verdict::Forbid);
-    for root in ["/", "srv", "/srv/../etc", "/etc", "/var", "/proc/1"] {
+    for root in [
+        "/",
+        "srv",
+        "/srv/../etc",
+        "/etc",
+        "/var",
+        "/var/lib",
+        "/proc/1",
+        "/usr",
+        "/usr/share/forge",
+    ] {
         let policy = SandboxPolicy {
             volume_roots: vec![root.to_owned()],
             ..SandboxPolicy::default()
         };
         let faults = CheckedPolicy::new(&policy).unwrap_err();
         assert!(faults.to_string().starts_with("volume_roots: "), "{faults}");
+    }
+}
+
+#[test]
+fn a_proposal_has_names_and_says_nothing_of_what_a_source_is() {
+    let read = |text: &str| serde_json::from_str::<Table<Proposal>>(text);
+    let mount = r#"{"source": "/a", "target": "/mnt/a"}"#;
+    let Table(proposal) = read(&format!("{{\"mounts\": [{mount}]}}")).unwrap();
+    assert_eq!(proposal.mounts[0].kind, None);
+    for (text, told) in [
+        ("[]", "expected an object with names"),
+        ("[null, \"r\"]", "expected an object with names"),
+        (
+            r#"{"mounts": [["/a", "/mnt/a", true]]}"#,
+            "expected an object with names",
+        ),
+        (
+            r#"{"mounts": [{"source": "/a", "target": "/b", "kind": "file"}]}"#,
+            "unknown field `kind`",
+        ),
+        (r#"{"uid": 1, "uid": 2}"#, "duplicate field `uid`"),
+    ] {
+        let error = read(text).unwrap_err().to_string();
+        assert!(error.contains(told), "{text}: {error}");
     }
 }
 

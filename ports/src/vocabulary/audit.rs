@@ -27,6 +27,19 @@ pub enum AuditKind {
 }
 
 impl AuditKind {
+    /// Every kind.
+    pub const ALL: [Self; 9] = [
+        Self::ExecutionRequest,
+        Self::ExecutionResult,
+        Self::ExecutionRefused,
+        Self::ContainerCreate,
+        Self::ContainerStart,
+        Self::ContainerStop,
+        Self::ContainerRemove,
+        Self::SandboxVerdict,
+        Self::SecurityViolation,
+    ];
+
     /// The name in the log.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -81,7 +94,7 @@ pub struct AuditEvent {
     pub run_id: Option<String>,
     /// The session, where there is one.
     pub session: Option<String>,
-    /// Who asked (unverified).
+    /// Who asked, as it calls itself (unverified); nothing for the command line.
     pub client: Option<String>,
     /// Ties entries of one request together.
     pub correlation_id: String,

@@ -1,7 +1,7 @@
 //! What is done to a log, and whether it is found.
 
 use super::*;
-use crate::{Follower, Verification, entries, verify};
+use crate::{Entry, Follower, Verification, entries, newest, verify};
 
 fn small(keep: Option<u32>) -> FileAuditOptions {
     FileAuditOptions {
@@ -279,7 +279,7 @@ async fn a_torn_line_is_told_and_is_no_change() {
     let last = whole.split(|byte| *byte == b'\n').nth_back(1).unwrap();
     tear(last);
     log.record(event()).await.unwrap();
-    tear(b"x");
+    tear(b"{\"t");
     let found = verified(&path);
     assert_eq!((found.intact, found.torn, found.entries), (true, 3, 3));
     // Accounted for, it cannot be changed either.
@@ -287,6 +287,71 @@ async fn a_torn_line_is_told_and_is_no_change() {
     assert_eq!(
         findings(&path)[0],
         "2: no entry: it was changed or put there"
+    );
+}
+
+#[tokio::test]
+async fn what_no_writer_begins_with_is_not_torn() {
+    for junk in [&b"junk"[..], b"{\"event\":\"x\"", b"\0\0"] {
+        let (_directory, path, log) = log();
+        log.record(event()).await.unwrap();
+        let mut file = fs::File::options().append(true).open(&path).unwrap();
+        file.write_all(junk).unwrap();
+        let told = "2: no entry: it was changed or put there";
+        assert_eq!(findings(&path), [told]);
+        log.record(event()).await.unwrap();
+        assert_eq!(findings(&path), [told]);
+    }
+}
+
+#[tokio::test]
+async fn the_newest_entries_are_found_from_the_end() {
+    let (_directory, path, log) = log();
+    let options = FileAuditOptions {
+        // More than one look into each file.
+        max_bytes: 150_000,
+        ..FileAuditOptions::default()
+    };
+    drop(log);
+    write(&path, options, 1000).await;
+    assert_eq!(verified(&path).files, 3);
+    let numbers = |most| -> Vec<u64> {
+        let found = newest(&path, most).unwrap();
+        let number = |entry: &Entry| entry.members["seq"].as_u64().unwrap();
+        found.iter().map(number).collect()
+    };
+    for most in [0, 1, 2, 50, 300, 301, 999, 1000, 2000] {
+        let from = 1001 - most.min(1000) as u64;
+        assert_eq!(numbers(most), (from..=1000).collect::<Vec<_>>(), "{most}");
+    }
+}
+
+#[tokio::test]
+async fn what_lets_others_change_the_log_is_told() {
+    let (_directory, path, log) = log();
+    log.record(event()).await.unwrap();
+    assert_eq!(verified(&path).remarks, Vec::<String>::new());
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(&path, 0o666);
+    mode(&head(&path), 0o620);
+    fs::hard_link(&path, path.with_extension("link")).unwrap();
+    mode(path.parent().unwrap(), 0o777);
+    let found = verified(&path);
+    assert!(found.intact);
+    let name = path.file_name().unwrap().display();
+    assert_eq!(
+        found.remarks[..3],
+        [
+            format!("others may write {name} (mode 0666)"),
+            format!("{name} has other names (hard links)"),
+            format!("others may write {name}.head (mode 0620)"),
+        ]
+    );
+    assert!(
+        found.remarks[3].starts_with("others may replace"),
+        "{found:?}"
     );
 }
 
