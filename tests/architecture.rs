@@ -59,7 +59,7 @@ const MEMBERS: [Member; 10] = [
             "uuid",
             "yaml-rust2",
         ],
-        tests: &["cargo_metadata", "proptest", "tempfile"],
+        tests: &["cargo_metadata", "libtest-mimic", "proptest", "tempfile"],
     },
     Member {
         name: "mcp-forge-ports",

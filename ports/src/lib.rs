@@ -4,6 +4,8 @@
 //! This crate is the leaf of the workspace. It holds no policy, does no I/O and names no wire
 //! type of any adapter.
 
+#[cfg(feature = "testing")]
+pub mod contract;
 pub mod driven;
 pub mod driving;
 mod error;

@@ -243,7 +243,7 @@ fn a_configuration_that_cannot_be_used_is_told_and_starts_nothing() {
         (
             config,
             text(home.path()),
-            "must end in .yaml, .yml or .toml",
+            "it is a directory, must be a regular file",
         ),
         (
             "MCP_FORGE_EXECUTION",

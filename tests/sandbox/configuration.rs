@@ -66,11 +66,11 @@ fn a_file_is_checked_alone_and_everything_is_told() {
     let told = config(&home, &variables, &["config", "check", wrong]);
     assert_eq!((told.code(), told.stdout.as_str()), (1, ""), "{told:?}");
     let expected = [
+        format!("mcp-forge: {wrong}:2: execution.pids is \"1\", must be 8 to 32768"),
         format!(
             "mcp-forge: {wrong}:3: unknown key \"execution.pidz\"; did you mean execution.pids?"
         ),
         format!("mcp-forge: {wrong}:4: unknown key \"filez\"; did you mean files?"),
-        format!("mcp-forge: {wrong}:2: execution.pids is \"1\", must be 8 to 32768"),
     ];
     assert_eq!(told.stderr.lines().collect::<Vec<_>>(), expected);
     let effective = config(&home, &variables, &["config", "check"]);
@@ -120,9 +120,24 @@ fn the_policy_is_explained_and_enforced() {
     let mount = explain(&mount.to_string());
     let decision = &told(&mount)["decisions"][0];
     assert_eq!(decision["justification"], "\"/etc\": /etc is in no sandbox");
+    let socket = policy.with_file_name("socket");
+    let _socket = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let mount = serde_json::json!({"mounts": [{"source": socket, "target": "/mnt/a"}]});
+    let mount = explain(&mount.to_string());
+    let why = told(&mount)["decisions"][0]["justification"].clone();
+    assert!(
+        why.as_str()
+            .unwrap()
+            .ends_with("neither a directory nor a regular file"),
+        "{why}"
+    );
     for (proposal, why) in [
         ("{\"uids\": 1}", "unknown field `uids`"),
-        ("[", "the proposal: EOF"),
+        (
+            "[",
+            "the proposal: invalid type: sequence, expected an object with names",
+        ),
+        ("{", "the proposal: EOF"),
     ] {
         let wrong = explain(proposal);
         assert_eq!(wrong.code(), 125, "{wrong:?}");

@@ -80,10 +80,8 @@ impl Creator {
             None,
             SockFlag::SOCK_CLOEXEC,
         )?;
-        let nursery_end = channel.as_raw_fd();
         let pid = sys::fork_into(libc::CLONE_NEWUSER, || {
-            // This process's copy of the nursery's end, so that the end of the nursery shows.
-            drop(sys::adopt(nursery_end));
+            sys::close_all_but(&theirs);
             let work = Work {
                 workshop,
                 leaf: &leaf,

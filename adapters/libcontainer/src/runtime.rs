@@ -366,9 +366,8 @@ impl LibcontainerRuntime {
 }
 
 fn name(id: &SandboxId) -> Result<String, PortError> {
-    let valid = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
     // "nursery" is the control group of the nursery itself.
-    if id.0.is_empty() || id.0.len() > 64 || !id.0.bytes().all(valid) || id.0 == "nursery" {
+    if !id.is_name() || id.0 == "nursery" {
         return Err(PortError::new(
             PortErrorKind::Unsupported,
             format!("sandbox id {:?} is not 1 to 64 of [A-Za-z0-9_-]", id.0),
@@ -489,10 +488,12 @@ impl ContainerRuntime for LibcontainerRuntime {
     async fn start(&self, id: &SandboxId) -> Result<Box<dyn ByteStream>, PortError> {
         let link = self.link().await?;
         let Some(stream) = link.shared().streams.remove(&id.0) else {
-            return Err(PortError::new(
-                PortErrorKind::NotFound,
-                format!("cannot start {id}: no such container, or started already"),
-            ));
+            let (kind, why) = if link.shared().exits.contains_key(&id.0) {
+                (PortErrorKind::AlreadyExists, "it was started before")
+            } else {
+                (PortErrorKind::NotFound, "no such container")
+            };
+            return Err(PortError::new(kind, format!("cannot start {id}: {why}")));
         };
         link.ask(Operation::Start { id: id.0.clone() }, None)
             .await?;

@@ -145,6 +145,22 @@ pub(crate) fn close_inherited() {
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
 }
 
+/// Closes every descriptor above standard error but this one: what a child of the nursery inherits is
+/// the streams of other containers, whose ends would not show while it lives.
+pub(crate) fn close_all_but(kept: &OwnedFd) {
+    let kept = libc::c_uint::try_from(std::os::fd::AsRawFd::as_raw_fd(kept)).unwrap_or(0);
+    for (first, last) in [
+        (3, kept.saturating_sub(1)),
+        (kept.saturating_add(1).max(3), u32::MAX),
+    ] {
+        if first <= last {
+            // SAFETY: called in a child that uses none of them and ends by _exit, so that their
+            // owners, which are the nursery's, are not dropped here.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    }
+}
+
 /// Switches on the interface `lo` of the calling process's network namespace (netdevice(7)).
 ///
 /// # Errors

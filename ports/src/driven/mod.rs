@@ -28,22 +28,23 @@ pub trait ContainerRuntime: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `Unsupported` when a field of the specification cannot be obeyed, `AlreadyExists` for an id
-    /// in use. Nothing is left behind then.
+    /// `Unsupported` when a field of the specification cannot be obeyed or the id is no name,
+    /// `AlreadyExists` for an id in use. Nothing is left behind then.
     async fn create(&self, spec: &SandboxSpec) -> Result<EffectiveLimits, PortError>;
 
-    /// Starts the agent and gives its stream.
+    /// Starts the agent and gives its stream. Once for each sandbox.
     ///
     /// # Errors
     ///
-    /// `NotFound` for an id that does not exist.
+    /// `NotFound` for an id that does not exist, `AlreadyExists` when it was started before; any
+    /// kind when it was killed.
     async fn start(&self, id: &SandboxId) -> Result<Box<dyn ByteStream>, PortError>;
 
-    /// Waits until the first process of the sandbox is gone.
+    /// Waits until the first process of the sandbox is gone; tells the same again afterwards.
     ///
     /// # Errors
     ///
-    /// `NotFound` for an id that does not exist.
+    /// `NotFound` for an id that does not exist, and when it is removed meanwhile.
     async fn wait(&self, id: &SandboxId) -> Result<SandboxExit, PortError>;
 
     /// What the kernel has counted up to now.

@@ -64,6 +64,7 @@ pub fn enforced_as_asked(limits: &ResourceLimits) -> EffectiveLimits {
 #[derive(Debug)]
 struct Sandbox {
     spec: SandboxSpec,
+    started: bool,
     dead: CancellationToken,
 }
 
@@ -188,6 +189,12 @@ impl ContainerRuntime for FakeRuntime {
     async fn create(&self, spec: &SandboxSpec) -> Result<EffectiveLimits, PortError> {
         lock(&self.specs).push(spec.clone());
         self.enter(RuntimeCall::Create, &spec.id.0).await?;
+        if !spec.id.is_name() {
+            return Err(PortError::new(
+                PortErrorKind::Unsupported,
+                format!("{:?} is no name of a sandbox", spec.id.0),
+            ));
+        }
         {
             let mut sandboxes = lock(&self.sandboxes);
             if sandboxes.contains_key(&spec.id.0) {
@@ -200,6 +207,7 @@ impl ContainerRuntime for FakeRuntime {
                 spec.id.0.clone(),
                 Sandbox {
                     spec: spec.clone(),
+                    started: false,
                     dead: CancellationToken::new(),
                 },
             );
@@ -212,6 +220,20 @@ impl ContainerRuntime for FakeRuntime {
     async fn start(&self, id: &SandboxId) -> Result<Box<dyn ByteStream>, PortError> {
         self.enter(RuntimeCall::Start, &id.0).await?;
         let dead = self.death_of(id)?;
+        if dead.is_cancelled() {
+            return Err(PortError::new(
+                PortErrorKind::Unreachable,
+                format!("sandbox {id} was killed"),
+            ));
+        }
+        if let Some(sandbox) = lock(&self.sandboxes).get_mut(&id.0)
+            && std::mem::replace(&mut sandbox.started, true)
+        {
+            return Err(PortError::new(
+                PortErrorKind::AlreadyExists,
+                format!("sandbox {id} was started before"),
+            ));
+        }
         self.done(RuntimeCall::Start, id);
         Ok(Box::new(SilentStream(Box::pin(dead.cancelled_owned()))))
     }
@@ -219,6 +241,8 @@ impl ContainerRuntime for FakeRuntime {
     async fn wait(&self, id: &SandboxId) -> Result<SandboxExit, PortError> {
         self.enter(RuntimeCall::Wait, &id.0).await?;
         self.death_of(id)?.cancelled().await;
+        // One that was removed meanwhile.
+        self.death_of(id)?;
         self.done(RuntimeCall::Wait, id);
         let exit = *lock(&self.exit);
         Ok(exit.unwrap_or(SandboxExit::Signaled(9)))
@@ -243,7 +267,7 @@ impl ContainerRuntime for FakeRuntime {
     async fn remove(&self, id: &SandboxId) -> Result<(), PortError> {
         self.enter(RuntimeCall::Remove, &id.0).await?;
         let gone = lock(&self.sandboxes).remove(&id.0);
-        if let Some(Sandbox { spec, dead }) = gone {
+        if let Some(Sandbox { spec, dead, .. }) = gone {
             debug_assert_eq!(&spec.id, id, "filed under its own id");
             dead.cancel();
         }

@@ -10,9 +10,18 @@ use super::{InputFile, Language, OutputStream, Picture, ResourceLimits};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SandboxId(pub String);
 
+impl SandboxId {
+    /// Whether a runtime takes it: 1 to 64 of `[A-Za-z0-9_-]`, which is a name everywhere.
+    pub fn is_name(&self) -> bool {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        (1..=64).contains(&self.0.len()) && self.0.bytes().all(is_plain)
+    }
+}
+
 impl fmt::Display for SandboxId {
+    /// One line, also of what is no name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        self.0.escape_debug().fmt(f)
     }
 }
 

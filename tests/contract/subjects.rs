@@ -1,0 +1,129 @@
+//! The runtimes, and how each is made for a case.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use mcp_forge_guest::StreamGuest;
+use mcp_forge_libcontainer::{LibcontainerRuntime, Placed};
+use mcp_forge_ports::contract::{Outside, Subject};
+use mcp_forge_ports::vocabulary::SandboxId;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// A runtime of the product.
+pub(crate) struct Runtime {
+    pub(crate) name: &'static str,
+    /// Why this host has not got it; nothing when it has.
+    pub(crate) missing: fn() -> Option<String>,
+    pub(crate) make: fn() -> BoxFuture<'static, Made>,
+}
+
+/// A runtime for one case, and how it is ended.
+pub(crate) struct Made {
+    pub(crate) subject: Subject,
+    pub(crate) end: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>,
+}
+
+/// Each one. An engine is one more line.
+pub(crate) const RUNTIMES: [Runtime; 1] = [Runtime {
+    name: "libcontainer",
+    missing: || {
+        let root = nix::unistd::geteuid().is_root();
+        (!root).then(|| "an ordinary user's limits depend on the host; see tests/vm".to_owned())
+    },
+    make: || libcontainer().boxed(),
+}];
+
+/// What every sandbox gets, as in the program.
+pub(crate) const PLACED: [Placed; 4] = [
+    Placed {
+        path: "agent",
+        contents: mcp_forge_guest::AGENT,
+        executable: true,
+    },
+    Placed {
+        path: "python/runner.py",
+        contents: mcp_forge_guest::PYTHON_RUNNER,
+        executable: false,
+    },
+    Placed {
+        path: "python/display.py",
+        contents: mcp_forge_guest::PYTHON_DISPLAY,
+        executable: false,
+    },
+    Placed {
+        path: "r/runner.R",
+        contents: mcp_forge_guest::R_RUNNER,
+        executable: false,
+    },
+];
+
+async fn libcontainer() -> Made {
+    let runtime = Arc::new(LibcontainerRuntime::new());
+    let subject = Subject {
+        runtime: Arc::clone(&runtime) as _,
+        guest: Arc::new(StreamGuest),
+        outside: Some(Arc::new(Killer)),
+        runs_programs: true,
+    };
+    let end = move || async move { runtime.shut_down().await }.boxed();
+    Made {
+        subject,
+        end: Box::new(end),
+    }
+}
+
+/// Kills the agents of this process's sandboxes, as an administrator would. A case has one.
+struct Killer;
+
+#[async_trait]
+impl Outside for Killer {
+    async fn take_away(&self, id: &SandboxId) {
+        for _ in 0..500 {
+            if kill_agents() > 0 {
+                return;
+            }
+            // It is started and may not be the agent yet.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("no process of {id}");
+    }
+}
+
+fn kill_agents() -> usize {
+    let parents: BTreeMap<i32, i32> = processes().collect();
+    let is_ours = |mut process: i32| {
+        while let Some(parent) = parents.get(&process) {
+            process = *parent;
+            if process == std::process::id().cast_signed() {
+                return true;
+            }
+        }
+        false
+    };
+    let agents = parents.keys().filter(|process| {
+        let words = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        words.starts_with(b"/run/forge/agent\0") && is_ours(**process)
+    });
+    agents
+        .filter(|process| kill(Pid::from_raw(**process), Signal::SIGKILL).is_ok())
+        .count()
+}
+
+/// Every process and its parent: proc(5).
+fn processes() -> impl Iterator<Item = (i32, i32)> {
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| {
+            let process = entry.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
+            Some((process, parent))
+        })
+}
