@@ -24,7 +24,7 @@ pub(crate) struct Cli {
     /// Form of the log
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, value_name = "FORM")]
     pub(crate) log_format: LogFormat,
-    /// Runtime that makes the sandboxes [libcontainer, auto]
+    /// Runtime that makes the sandboxes [libcontainer, docker, auto]
     #[arg(long, global = true, value_name = "KIND")]
     pub(crate) runtime: Option<String>,
     #[command(subcommand)]

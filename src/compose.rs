@@ -12,6 +12,7 @@ use mcp_forge_domain::{ExecutionPolicy, RunPorts, RunService};
 use mcp_forge_guest::StreamGuest;
 use mcp_forge_ports::PortError;
 use mcp_forge_ports::driven::ContainerRuntime;
+use mcp_forge_presentation::Placed;
 use mcp_forge_spool::SpoolStore;
 
 use crate::cli::{Command, Serve, Transport};
@@ -29,13 +30,23 @@ const RUNTIMES: [(&str, Availability); 3] = [
         },
     ),
     ("podman", Availability::NotYet),
-    ("docker", Availability::NotYet),
+    (
+        "docker",
+        if cfg!(feature = "runtime-docker") {
+            Availability::Built
+        } else {
+            Availability::CompiledOut("runtime-docker")
+        },
+    ),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Availability {
     Built,
-    #[cfg_attr(feature = "runtime-libcontainer", allow(dead_code))]
+    #[cfg_attr(
+        all(feature = "runtime-libcontainer", feature = "runtime-docker"),
+        allow(dead_code)
+    )]
     CompiledOut(&'static str),
     NotYet,
 }
@@ -87,24 +98,27 @@ pub(crate) fn check_transport(command: &Command) -> anyhow::Result<()> {
 }
 
 /// What every sandbox gets.
-#[cfg(feature = "runtime-libcontainer")]
-const PLACED: [mcp_forge_libcontainer::Placed; 4] = [
-    mcp_forge_libcontainer::Placed {
+#[cfg_attr(
+    not(any(feature = "runtime-libcontainer", feature = "runtime-docker")),
+    allow(dead_code)
+)]
+const PLACED: [Placed; 4] = [
+    Placed {
         path: "agent",
         contents: mcp_forge_guest::AGENT,
         executable: true,
     },
-    mcp_forge_libcontainer::Placed {
+    Placed {
         path: "python/runner.py",
         contents: mcp_forge_guest::PYTHON_RUNNER,
         executable: false,
     },
-    mcp_forge_libcontainer::Placed {
+    Placed {
         path: "python/display.py",
         contents: mcp_forge_guest::PYTHON_DISPLAY,
         executable: false,
     },
-    mcp_forge_libcontainer::Placed {
+    Placed {
         path: "r/runner.R",
         contents: mcp_forge_guest::R_RUNNER,
         executable: false,
@@ -119,8 +133,16 @@ pub(crate) struct Runtime {
     pub(crate) kind: &'static str,
     /// `--runtime`, `configuration` or `auto`.
     pub(crate) chosen_by: &'static str,
+    adapter: Adapter,
+}
+
+/// The adapter behind the port: what is done to it at start and end is no business of the core.
+#[derive(Clone)]
+enum Adapter {
     #[cfg(feature = "runtime-libcontainer")]
-    libcontainer: Arc<mcp_forge_libcontainer::LibcontainerRuntime>,
+    Libcontainer(Arc<mcp_forge_libcontainer::LibcontainerRuntime>),
+    #[cfg(feature = "runtime-docker")]
+    Docker(Arc<mcp_forge_docker::DockerRuntime>),
 }
 
 impl Runtime {
@@ -144,7 +166,11 @@ impl Runtime {
         }
         match RUNTIMES.iter().find(|(kind, _)| *kind == asked) {
             None => {
-                bail!("unknown runtime {asked:?} ({by}), must be libcontainer or auto")
+                let built = RUNTIMES
+                    .iter()
+                    .filter(|(_, state)| *state == Availability::Built);
+                let names: String = built.map(|(kind, _)| format!("{kind}, ")).collect();
+                bail!("unknown runtime {asked:?} ({by}), must be one of {names}auto")
             }
             Some((kind, Availability::Built)) => Self::make(kind, chosen_by),
             Some((kind, Availability::CompiledOut(feature))) => {
@@ -152,39 +178,62 @@ impl Runtime {
             }
             Some((kind, Availability::NotYet)) => {
                 bail!(
-                    "runtime {kind} ({by}) is not supported by this version yet; use libcontainer"
+                    "runtime {kind} ({by}) is not supported by this version yet; use libcontainer or docker"
                 )
             }
         }
     }
 
-    #[cfg(feature = "runtime-libcontainer")]
+    #[cfg_attr(
+        not(any(feature = "runtime-libcontainer", feature = "runtime-docker")),
+        allow(unreachable_code, unused_variables)
+    )]
     fn make(kind: &'static str, chosen_by: &'static str) -> anyhow::Result<Self> {
-        let libcontainer = Arc::new(mcp_forge_libcontainer::LibcontainerRuntime::new());
+        let (port, adapter): (Arc<dyn ContainerRuntime>, Adapter) = match kind {
+            #[cfg(feature = "runtime-libcontainer")]
+            "libcontainer" => {
+                let runtime = Arc::new(mcp_forge_libcontainer::LibcontainerRuntime::new());
+                (Arc::clone(&runtime) as _, Adapter::Libcontainer(runtime))
+            }
+            #[cfg(feature = "runtime-docker")]
+            "docker" => {
+                let endpoint = mcp_forge_docker::Endpoint::find(|name| std::env::var_os(name));
+                let endpoint = endpoint.context("runtime docker")?;
+                let runtime = Arc::new(mcp_forge_docker::DockerRuntime::new(endpoint, &PLACED));
+                (Arc::clone(&runtime) as _, Adapter::Docker(runtime))
+            }
+            _ => bail!("runtime {kind} is not in this mcp-forge"),
+        };
+        #[allow(
+            unreachable_code,
+            reason = "without any runtime there is none to be made"
+        )]
         Ok(Self {
-            port: Arc::clone(&libcontainer) as _,
+            port,
             kind,
             chosen_by,
-            libcontainer,
+            adapter,
         })
-    }
-
-    #[cfg(not(feature = "runtime-libcontainer"))]
-    fn make(kind: &'static str, _chosen_by: &'static str) -> anyhow::Result<Self> {
-        bail!("runtime {kind} is not in this mcp-forge")
     }
 
     /// Starts what the first run would wait for.
     pub(crate) async fn warm_up(&self) -> Result<(), PortError> {
-        #[cfg(feature = "runtime-libcontainer")]
-        self.libcontainer.warm_up().await?;
-        Ok(())
+        match self.adapter {
+            #[cfg(feature = "runtime-libcontainer")]
+            Adapter::Libcontainer(ref runtime) => runtime.warm_up().await,
+            #[cfg(feature = "runtime-docker")]
+            Adapter::Docker(ref runtime) => runtime.warm_up().await,
+        }
     }
 
     /// Ends its helpers; what still runs is killed.
     pub(crate) async fn shut_down(&self) {
-        #[cfg(feature = "runtime-libcontainer")]
-        self.libcontainer.shut_down().await;
+        match self.adapter {
+            #[cfg(feature = "runtime-libcontainer")]
+            Adapter::Libcontainer(ref runtime) => runtime.shut_down().await,
+            #[cfg(feature = "runtime-docker")]
+            Adapter::Docker(ref runtime) => runtime.shut_down().await,
+        }
     }
 }
 

@@ -21,16 +21,18 @@ struct Member {
     tests: &'static [&'static str],
 }
 
-const MEMBERS: [Member; 10] = [
+const MEMBERS: [Member; 12] = [
     Member {
         name: "mcp-forge",
         internal: &[
             "mcp-forge-audit-file",
+            "mcp-forge-docker",
             "mcp-forge-domain",
             "mcp-forge-guest",
             "mcp-forge-libcontainer",
             "mcp-forge-mcp",
             "mcp-forge-ports",
+            "mcp-forge-presentation",
             "mcp-forge-spool",
         ],
         external: &[
@@ -94,8 +96,34 @@ const MEMBERS: [Member; 10] = [
         tests: &["mockall", "proptest"],
     },
     Member {
+        name: "mcp-forge-docker",
+        internal: &["mcp-forge-ports", "mcp-forge-presentation"],
+        external: &[
+            "async-trait",
+            "bollard",
+            "bytes",
+            "futures",
+            "serde",
+            "serde_json",
+            "sha2",
+            "tar",
+            "thiserror",
+            "tokio",
+            "toml",
+            "tracing",
+            "uuid",
+        ],
+        tests: &["insta", "tempfile"],
+    },
+    Member {
+        name: "mcp-forge-presentation",
+        internal: &[],
+        external: &[],
+        tests: &[],
+    },
+    Member {
         name: "mcp-forge-libcontainer",
-        internal: &["mcp-forge-ports"],
+        internal: &["mcp-forge-ports", "mcp-forge-presentation"],
         external: &[
             "async-trait",
             "libcontainer",

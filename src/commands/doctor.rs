@@ -270,11 +270,16 @@ fn python() -> Check {
     }
 }
 
-/// The engines are looked for and not used by this version.
+/// Those that are installed; whether the chosen one works is told by what is run on it.
 fn engines() -> Check {
     let there: Vec<&str> = ["podman", "docker"]
         .into_iter()
-        .filter(|engine| Path::new("/usr/bin").join(engine).exists())
+        .filter(|engine| {
+            let directories = ["/usr/bin", "/usr/local/bin"];
+            directories
+                .iter()
+                .any(|directory| Path::new(directory).join(engine).exists())
+        })
         .collect();
     let found = match there.as_slice() {
         [] => "none installed".to_owned(),
@@ -282,7 +287,7 @@ fn engines() -> Check {
     };
     Check::ok(
         "engines",
-        format!("{found}; this version needs and uses none"),
+        format!("{found}; `--runtime docker` uses Docker, podman is not used by this version"),
     )
 }
 
@@ -348,6 +353,9 @@ async fn control_groups(runtime: &Runtime) -> Check {
     let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let kind = if v2 { "v2" } else { "v1" };
     let mend = match (v2, nix::unistd::geteuid().is_root()) {
+        _ if runtime.kind != "libcontainer" => {
+            "see the engine's own documentation for what is named here"
+        }
         (true, true) => "systemd-run --scope -p Delegate=yes mcp-forge doctor",
         (true, false) => "systemd-run --user --scope -p Delegate=yes mcp-forge doctor",
         (false, _) => "boot with systemd.unified_cgroup_hierarchy=1, which is cgroup v2",

@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod engines;
 mod parity;
 mod subjects;
 
@@ -34,6 +35,10 @@ fn main() -> ExitCode {
     let mut trials = vec![Trial::test("the_document_has_every_case", || {
         parity::check().map_err(Failed::from)
     })];
+    trials.push(Trial::test(
+        "docker_leftovers_are_removed",
+        engines::leftovers_are_removed,
+    ));
     for runtime in &RUNTIMES {
         trials.extend(cases().into_iter().map(|case| trial(runtime, case, &table)));
     }

@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use mcp_forge_docker::{DockerRuntime, Endpoint};
 use mcp_forge_guest::StreamGuest;
-use mcp_forge_libcontainer::{LibcontainerRuntime, Placed};
+use mcp_forge_libcontainer::LibcontainerRuntime;
 use mcp_forge_ports::contract::{Outside, Subject};
 use mcp_forge_ports::vocabulary::SandboxId;
+use mcp_forge_presentation::Placed;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -29,15 +33,28 @@ pub(crate) struct Made {
     pub(crate) end: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>,
 }
 
-/// Each one. An engine is one more line.
-pub(crate) const RUNTIMES: [Runtime; 1] = [Runtime {
-    name: "libcontainer",
-    missing: || {
-        let root = nix::unistd::geteuid().is_root();
-        (!root).then(|| "an ordinary user's limits depend on the host; see tests/vm".to_owned())
+/// Each one.
+pub(crate) const RUNTIMES: [Runtime; 2] = [
+    Runtime {
+        name: "libcontainer",
+        missing: || {
+            let root = nix::unistd::geteuid().is_root();
+            (!root).then(|| "an ordinary user's limits depend on the host; see tests/vm".to_owned())
+        },
+        make: || libcontainer().boxed(),
     },
-    make: || libcontainer().boxed(),
-}];
+    Runtime {
+        name: "docker",
+        missing: || {
+            let set = std::env::var_os(DOCKER).is_some();
+            (!set).then(|| format!("{DOCKER} names no engine; see tests/engines"))
+        },
+        make: || docker().boxed(),
+    },
+];
+
+/// The address of the engine of the tests.
+pub(crate) const DOCKER: &str = "MCP_FORGE_TEST_DOCKER";
 
 /// What every sandbox gets, as in the program.
 pub(crate) const PLACED: [Placed; 4] = [
@@ -75,6 +92,44 @@ async fn libcontainer() -> Made {
     Made {
         subject,
         end: Box::new(end),
+    }
+}
+
+async fn docker() -> Made {
+    let endpoint = Endpoint::find(|name| match name {
+        "DOCKER_HOST" => std::env::var_os(DOCKER),
+        _ => None,
+    });
+    let endpoint = endpoint.unwrap_or_else(|error| panic!("{error}"));
+    let socket = endpoint.socket.clone();
+    let runtime = Arc::new(DockerRuntime::new(endpoint, &PLACED));
+    let subject = Subject {
+        runtime: Arc::clone(&runtime) as _,
+        guest: Arc::new(StreamGuest),
+        outside: Some(Arc::new(CommandLine { socket })),
+        runs_programs: true,
+    };
+    let end = move || async move { runtime.shut_down().await }.boxed();
+    Made {
+        subject,
+        end: Box::new(end),
+    }
+}
+
+/// Docker's own command line.
+struct CommandLine {
+    socket: PathBuf,
+}
+
+#[async_trait]
+impl Outside for CommandLine {
+    async fn take_away(&self, id: &SandboxId) {
+        let removed = Command::new("docker")
+            .args(["-H", &format!("unix://{}", self.socket.display())])
+            .args(["rm", "--force", &format!("mcp-forge-{id}")])
+            .output()
+            .unwrap();
+        assert!(removed.status.success(), "{removed:?}");
     }
 }
 

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::ids::WORKER;
-use crate::rootfs::Placed;
 use crate::sys;
+use mcp_forge_presentation::Placed;
 
 /// Largest bytecode file that is believed, bytes.
 const MAX_BYTECODE: u64 = 4 * 1024 * 1024;
@@ -48,7 +48,7 @@ fn compile(forge: &Path, placed: &[Placed]) {
 
 fn compile_one(forge: &Path, file: &Placed) -> io::Result<()> {
     let source = forge.join(file.path);
-    let inside = Path::new(crate::rootfs::FORGE).join(file.path);
+    let inside = Path::new(mcp_forge_presentation::FORGE).join(file.path);
     let mut child = Command::new("python3")
         .env_clear()
         .env("PATH", "/usr/local/bin:/usr/bin:/bin")

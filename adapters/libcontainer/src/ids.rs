@@ -7,6 +7,7 @@
 //! Much that the kernel counts, it counts for an id of the host, whatever the namespace: descriptors
 //! on their way through sockets, buffers of pipes. So no two containers of a server have the same.
 
+use mcp_forge_presentation::USER;
 use std::collections::HashSet;
 use std::fs;
 use std::io;
@@ -24,9 +25,6 @@ const COUNT: u32 = 65_536;
 
 /// The id of a program of the host's that works for the nursery.
 pub(crate) const WORKER: u32 = 1;
-
-/// The user of a container, as it sees itself.
-pub(crate) const INSIDE: u32 = 1000;
 
 /// Why there is no range, and the way out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,7 +205,7 @@ impl Users {
 /// nursery's root, and `user` as that of the container.
 pub(crate) fn write_nested(pid: i32, user: u32) -> io::Result<()> {
     for file in ["uid_map", "gid_map"] {
-        let map = format!("0 0 1\n{INSIDE} {user} 1\n");
+        let map = format!("0 0 1\n{USER} {user} 1\n");
         fs::write(format!("/proc/{pid}/{file}"), map)?;
     }
     Ok(())

@@ -22,7 +22,8 @@ mod spec;
 mod sys;
 mod warden;
 
-pub use rootfs::Placed;
+use mcp_forge_presentation::Placed;
+
 pub use runtime::LibcontainerRuntime;
 
 /// First argument of the program when it is to be the helper process.

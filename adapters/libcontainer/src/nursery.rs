@@ -33,8 +33,9 @@ use crate::ids::Users;
 use crate::protocol::{
     Exit, Failure, Limits, MAX_MESSAGE, Message, Operation, Request, Success, bounded,
 };
-use crate::rootfs::{self, FORGE, Placed, WORK};
+use crate::rootfs::{self, WORK};
 use crate::{bytecode, seccomp, sys};
+use mcp_forge_presentation::{FORGE, Placed};
 
 /// Runs until the server is gone; returns the exit status.
 pub(crate) fn main(control: &OwnedFd, tree: &Tree, placed: &[Placed], users: Users) -> i32 {

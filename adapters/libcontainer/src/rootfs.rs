@@ -9,69 +9,12 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use mcp_forge_presentation::{ETC_OWN, ETC_SHARED, FORGE, Placed, SYSTEM};
 use nix::mount::{MsFlags, mount};
 
 /// Directory of the nursery's own tmpfs. Any directory that every host has would do: the mount
 /// hides it only inside the nursery's mount namespace.
 pub(crate) const WORK: &str = "/tmp";
-
-/// System directories: bound where they are directories, copied where they are links into
-/// `/usr`.
-const SYSTEM: [&str; 8] = [
-    "usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec",
-];
-
-/// Parts of `/etc` that hold no secret on any distribution we know and that interpreters or
-/// libraries read. A missing one is skipped.
-const ETC_SHARED: [&str; 25] = [
-    "ld.so.cache",     // the dynamic linker's index
-    "ld.so.conf",      // read by ctypes.util.find_library through ldconfig
-    "ld.so.conf.d",    // the same
-    "alternatives",    // Debian's links from /usr/bin to the chosen program (BLAS, R, editors)
-    "ssl/certs",       // public certificates; /etc/ssl/private stays out
-    "ssl/openssl.cnf", // read by libcrypto when it starts
-    "ca-certificates", // Fedora and Arch: public certificates
-    "pki/ca-trust",    // Fedora: public certificates
-    "pki/tls/certs",   // Fedora: public certificates
-    "crypto-policies", // Fedora: read by libcrypto
-    "fonts",           // fontconfig
-    "python3",         // Debian's Python configuration
-    "python3.9",
-    "python3.10",
-    "python3.11", // sitecustomize.py
-    "python3.12",
-    "python3.13",
-    "python3.14",
-    // Debian's R, each file by name: Renviron.site and Rprofile.site are where hosts keep tokens.
-    "R/Renviron",     // where the packages are
-    "R/Makeconf",     // the compilers
-    "R/ldpaths",      // sourced by R's own wrapper
-    "R/repositories", // setRepositories
-    "matplotlibrc",   // Debian's matplotlib defaults
-    "mime.types",     // the mimetypes module
-    "localtime",      // the host's time zone
-];
-
-/// Where the agent and the runners are, inside.
-pub(crate) const FORGE: &str = "/run/forge";
-
-const PASSWD: &str = "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n\
-                      forge:x:1000:1000:forge:/workspace:/bin/sh\n\
-                      nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
-const GROUP: &str = "root:x:0:\nforge:x:1000:\nnogroup:x:65534:\n";
-const HOSTS: &str = "127.0.0.1 localhost sandbox\n::1 localhost\n";
-const NSSWITCH: &str = "passwd: files\ngroup: files\nhosts: files\n";
-
-/// A file that every sandbox gets, read-only.
-#[derive(Debug, Clone, Copy)]
-pub struct Placed {
-    /// Path below `/run/forge`.
-    pub path: &'static str,
-    /// Contents.
-    pub contents: &'static [u8],
-    /// Whether it is a program.
-    pub executable: bool,
-}
 
 /// Mounts the nursery's tmpfs and builds the presentation on it; returns its directory.
 pub(crate) fn prepare(placed: &[Placed]) -> io::Result<PathBuf> {
@@ -105,14 +48,7 @@ pub(crate) fn prepare(placed: &[Placed]) -> io::Result<PathBuf> {
 }
 
 fn etc(etc: &Path) -> io::Result<()> {
-    for (name, text) in [
-        ("passwd", PASSWD),
-        ("group", GROUP),
-        ("hosts", HOSTS),
-        ("nsswitch.conf", NSSWITCH),
-        ("hostname", "sandbox\n"),
-        ("resolv.conf", ""),
-    ] {
+    for (name, text) in ETC_OWN {
         fs::write(etc.join(name), text)?;
     }
     for name in ETC_SHARED {

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use mcp_forge_presentation::{ENVIRONMENT, FORGE, HOST_NAME, MASKED, READ_ONLY, USER};
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
     LinuxBuilder, LinuxCapabilitiesBuilder, LinuxNamespaceBuilder, LinuxNamespaceType, Mount,
@@ -12,57 +13,7 @@ use oci_spec::runtime::{
     SpecBuilder, UserBuilder,
 };
 
-use crate::ids::INSIDE;
 use crate::protocol::Limits;
-use crate::rootfs::FORGE;
-
-/// Files of the kernel that tell of the host or act on it, hidden by an empty file or directory.
-/// Those that a kernel lacks are skipped. Whatever writes to `pressure` makes a trigger that the
-/// kernel keeps time for; `boot_id` would tell runs of one host.
-///
-/// What programs fit themselves to stays: `cpuinfo`, `loadavg`, `meminfo`, `stat`, `vmstat`.
-const MASKED: [&str; 27] = [
-    "/proc/acpi",
-    "/proc/asound",
-    "/proc/bootconfig",
-    "/proc/cmdline",
-    "/proc/config.gz",
-    "/proc/diskstats",
-    "/proc/interrupts",
-    "/proc/iomem",
-    "/proc/ioports",
-    "/proc/kallsyms",
-    "/proc/kcore",
-    "/proc/key-users",
-    "/proc/keys",
-    "/proc/kpagecount",
-    "/proc/latency_stats",
-    "/proc/mdstat",
-    "/proc/modules",
-    "/proc/partitions",
-    "/proc/pressure",
-    "/proc/sched_debug",
-    "/proc/schedstat",
-    "/proc/scsi",
-    "/proc/softirqs",
-    "/proc/swaps",
-    "/proc/sys/kernel/random/boot_id",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-];
-
-/// Parts of /proc that must not be written, whoever owns them.
-const READ_ONLY: [&str; 5] = [
-    "/proc/bus",
-    "/proc/fs",
-    "/proc/irq",
-    "/proc/sys",
-    "/proc/sysrq-trigger",
-];
-
-/// Environment of the agent. Programs get one of their own from it. Without HOME libcontainer
-/// would look for it in the user database, with code that libc loads from the root file system.
-const ENVIRONMENT: [&str; 2] = ["PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/workspace"];
 
 fn tmpfs(destination: &str, bytes: u64, options: &[&str]) -> Result<Mount, OciSpecError> {
     // One inode for each 4 KiB, so that empty files are bounded as well.
@@ -144,8 +95,8 @@ pub(crate) fn build(
         .terminal(false)
         .user(
             UserBuilder::default()
-                .uid(INSIDE)
-                .gid(INSIDE)
+                .uid(USER)
+                .gid(USER)
                 .umask(0o022u32)
                 .build()?,
         )
@@ -178,7 +129,7 @@ pub(crate) fn build(
     linux.set_resources(None);
     SpecBuilder::default()
         .version("1.2.0")
-        .hostname("sandbox")
+        .hostname(HOST_NAME)
         .root(
             RootBuilder::default()
                 .path(PathBuf::from(rootfs))

@@ -21,8 +21,8 @@ use nix::unistd::{Pid, geteuid, getuid, setsid};
 use crate::cgroup::{self, Tree};
 use crate::nursery;
 use crate::protocol::{MAX_MESSAGE, Message};
-use crate::rootfs::Placed;
 use crate::{ids, sys};
+use mcp_forge_presentation::Placed;
 
 /// Entry of the helper process. Standard input is the control socket.
 ///

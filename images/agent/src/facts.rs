@@ -57,11 +57,16 @@ fn read(status: &str) -> Facts {
         ids.and_then(|id| id.parse().ok()).unwrap_or(0)
     };
     let groups = status.contains("\nGroups:").then(|| field("Groups"));
+    let gid = effective("Gid");
     Facts {
         uid: effective("Uid"),
-        gid: effective("Gid"),
+        gid,
         groups: groups.map_or(u32::MAX, |groups| {
-            u32::try_from(groups.split_whitespace().count()).unwrap_or(u32::MAX)
+            // Engines list the group that it has anyway, too.
+            let others = groups
+                .split_whitespace()
+                .filter(|group| group.parse() != Ok(gid));
+            u32::try_from(others.count()).unwrap_or(u32::MAX)
         }),
         no_new_privs: field("NoNewPrivs") == "1",
         seccomp: field("Seccomp").parse().unwrap_or(0),
@@ -96,7 +101,7 @@ mod tests {
         };
         let with_more = confined
             .replace("CapBnd:\t0", "CapBnd:\t3")
-            .replace("\t \n", "\t4 27\n");
+            .replace("\t \n", "\t4 27 1001\n");
         assert_eq!(read(&with_more), more);
         assert_eq!(read(""), Facts::default());
     }

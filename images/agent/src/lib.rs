@@ -212,7 +212,7 @@ pub struct Facts {
     pub uid: u32,
     /// Effective group id.
     pub gid: u32,
-    /// How many supplementary groups.
+    /// How many supplementary groups besides its own.
     pub groups: u32,
     /// `NoNewPrivs` of /proc/self/status.
     pub no_new_privs: bool,

@@ -150,7 +150,7 @@ pub struct GuestHello {
     pub uid: u32,
     /// Its effective group id.
     pub gid: u32,
-    /// How many supplementary groups it has.
+    /// How many supplementary groups it has besides `gid`.
     pub groups: u32,
     /// `NoNewPrivs` of /proc/self/status.
     pub no_new_privs: bool,

@@ -1,0 +1,204 @@
+//! The request for one container: everything that a sandbox must have is said, nothing is left to
+//! the engine's defaults.
+
+use std::collections::HashMap;
+
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
+    MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits, RestartPolicy,
+    RestartPolicyNameEnum,
+};
+use mcp_forge_ports::vocabulary::{ResourceLimits, SandboxSpec};
+use mcp_forge_presentation::{ENVIRONMENT, FORGE, HOST_NAME, MASKED, READ_ONLY, USER};
+
+/// What marks everything that mcp-forge makes.
+pub(crate) const LABEL_INSTANCE: &str = "io.mcp-forge.instance";
+pub(crate) const LABEL_SANDBOX: &str = "io.mcp-forge.sandbox";
+/// The process that made it: see `owner`.
+pub(crate) const LABEL_OWNER: &str = "io.mcp-forge.owner";
+
+/// The same for every container of one runtime.
+pub(crate) struct Common {
+    pub(crate) instance: String,
+    pub(crate) owner: String,
+    pub(crate) image: String,
+    pub(crate) binds: Vec<String>,
+    pub(crate) seccomp: String,
+    /// Whether the engine makes mounts below a bind read-only too (API 1.44).
+    pub(crate) recursive_read_only: bool,
+}
+
+/// What engines put into each container and no sandbox has: devices and drivers of the kernel,
+/// terminals, message queues.
+const OF_ENGINES: [&str; 3] = ["/sys", "/dev/pts", "/dev/mqueue"];
+
+/// Of the period of 100 ms.
+const CPU_PERIOD: i64 = 100_000;
+
+fn int(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn tmpfs(bytes: u64, options: &str) -> String {
+    // One inode for each 4 KiB, so that empty files are bounded as well.
+    let inodes = (bytes / 4096).max(1024);
+    format!("rw,exec,nosuid,nodev,size={bytes},nr_inodes={inodes},{options}")
+}
+
+fn ulimits(limits: &ResourceLimits) -> Vec<ResourcesUlimits> {
+    [
+        ("nofile", int(limits.descriptors)),
+        ("core", 0),
+        ("memlock", 64 * 1024),
+        ("msgqueue", 64 * 1024),
+        ("sigpending", 256),
+    ]
+    .map(|(name, value)| ResourcesUlimits {
+        name: Some(name.to_owned()),
+        soft: Some(value),
+        hard: Some(value),
+    })
+    .into()
+}
+
+impl Common {
+    fn mount(&self, path: &str) -> Mount {
+        Mount {
+            target: Some(path.to_owned()),
+            source: Some(path.to_owned()),
+            typ: Some(MountType::BIND),
+            read_only: Some(true),
+            bind_options: Some(MountBindOptions {
+                propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+                // What an older engine could not make read-only does not come along.
+                non_recursive: Some(!self.recursive_read_only),
+                read_only_force_recursive: self.recursive_read_only.then_some(true),
+                ..MountBindOptions::default()
+            }),
+            ..Mount::default()
+        }
+    }
+
+    /// The container of a sandbox.
+    pub(crate) fn container(&self, spec: &SandboxSpec) -> ContainerCreateBody {
+        let limits = &spec.limits;
+        let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let masked = MASKED.iter().copied().chain(OF_ENGINES).map(str::to_owned);
+        let host_config = HostConfig {
+            memory: Some(int(limits.memory_bytes)),
+            memory_swap: Some(int(limits.memory_bytes)),
+            cpu_period: Some(CPU_PERIOD),
+            cpu_quota: Some(int(limits.cpu_quota)),
+            pids_limit: Some(int(limits.pids)),
+            ulimits: Some(ulimits(limits)),
+            oom_kill_disable: Some(false),
+            shm_size: Some(int(limits.tmp_bytes)),
+            tmpfs: Some(HashMap::from([
+                ("/tmp".to_owned(), tmpfs(limits.tmp_bytes, "mode=1777")),
+                (
+                    "/workspace".to_owned(),
+                    tmpfs(
+                        limits.workspace_bytes,
+                        &format!("mode=0700,uid={USER},gid={USER}"),
+                    ),
+                ),
+            ])),
+            mounts: Some(self.binds.iter().map(|path| self.mount(path)).collect()),
+            readonly_rootfs: Some(true),
+            masked_paths: Some(masked.collect()),
+            readonly_paths: Some(owned(&READ_ONLY)),
+            privileged: Some(false),
+            cap_drop: Some(owned(&["ALL"])),
+            cap_add: Some(Vec::new()),
+            security_opt: Some(vec![
+                "no-new-privileges:true".to_owned(),
+                format!("seccomp={}", self.seccomp),
+            ]),
+            network_mode: Some("none".to_owned()),
+            ipc_mode: Some("private".to_owned()),
+            pid_mode: Some(String::new()),
+            uts_mode: Some(String::new()),
+            cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+            // Engines let everybody listen on low ports.
+            sysctls: Some(HashMap::from([(
+                "net.ipv4.ip_unprivileged_port_start".to_owned(),
+                "1024".to_owned(),
+            )])),
+            devices: Some(Vec::new()),
+            group_add: Some(Vec::new()),
+            log_config: Some(HostConfigLogConfig {
+                typ: Some("none".to_owned()),
+                config: None,
+            }),
+            restart_policy: Some(RestartPolicy {
+                name: Some(RestartPolicyNameEnum::NO),
+                maximum_retry_count: None,
+            }),
+            auto_remove: Some(false),
+            init: Some(false),
+            ..HostConfig::default()
+        };
+        ContainerCreateBody {
+            image: Some(self.image.clone()),
+            hostname: Some(HOST_NAME.to_owned()),
+            user: Some(format!("{USER}:{USER}")),
+            cmd: Some(vec![format!("{FORGE}/agent")]),
+            entrypoint: Some(Vec::new()),
+            env: Some(owned(&ENVIRONMENT)),
+            working_dir: Some("/workspace".to_owned()),
+            attach_stdin: Some(true),
+            attach_stdout: Some(true),
+            attach_stderr: Some(false),
+            open_stdin: Some(true),
+            stdin_once: Some(true),
+            tty: Some(false),
+            network_disabled: Some(true),
+            labels: Some(HashMap::from([
+                (LABEL_INSTANCE.to_owned(), self.instance.clone()),
+                (LABEL_OWNER.to_owned(), self.owner.clone()),
+                (LABEL_SANDBOX.to_owned(), spec.id.0.clone()),
+            ])),
+            host_config: Some(host_config),
+            ..ContainerCreateBody::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mcp_forge_ports::vocabulary::{SandboxId, SandboxRoot};
+
+    use super::*;
+
+    #[test]
+    fn every_field_of_a_sandbox_is_said() {
+        let common = Common {
+            instance: "i".to_owned(),
+            owner: "o".to_owned(),
+            image: "mcp-forge/host:0".to_owned(),
+            binds: vec!["/usr".to_owned()],
+            seccomp: "{}".to_owned(),
+            recursive_read_only: false,
+        };
+        let spec = SandboxSpec {
+            id: SandboxId("run-1".to_owned()),
+            root: SandboxRoot::Host,
+            limits: ResourceLimits {
+                memory_bytes: 512 << 20,
+                cpu_quota: 50_000,
+                pids: 100,
+                descriptors: 256,
+                tmp_bytes: 64 << 20,
+                workspace_bytes: 1 << 30,
+                timeout: Duration::from_secs(1),
+            },
+        };
+        // The order of hash maps is chance.
+        let value = serde_json::to_value(common.container(&spec)).unwrap();
+        insta::with_settings!({sort_maps => true}, {
+            insta::assert_json_snapshot!(value);
+        });
+    }
+}
