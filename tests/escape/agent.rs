@@ -126,13 +126,13 @@ fn signals_and_foreign_descriptors_do_not_move_the_agent() {
         assert_eq!(told["ended_by"], "completed", "{told:#}");
         // The kernel takes the signals and drops those that the first process does not wait for.
         assert_eq!(told["result"], json!([["done"], 1, 1]), "{told:#}");
-        server.expect_rest();
+        place.expect_rest(&server);
         let in_r = json!({"name": "execute_r", "arguments": {
             "code": "tools::pskill(1, c(9, 15, 19, 2, 1)); Sys.sleep(0.2); 'here'", "timeout": 30,
         }});
         let id = server.begin("tools/call", in_r);
         assert_eq!(server.told(id)["result"], "here");
-        server.expect_rest();
+        place.expect_rest(&server);
         assert_eq!(server.call(json!({"code": "6*7"}))["result"], 42);
         server.close();
     });
@@ -167,7 +167,7 @@ fn who_starves_the_agent_harms_itself_only() {
             crate::host::note(&format!("the agent without {limit}: {ended}"));
             let whole = ended == "completed" && told["result"] == "end";
             assert!(whole || told["success"] == false, "{limit}: {told:#}");
-            server.expect_rest();
+            place.expect_rest(&server);
             assert_eq!(
                 server.call(json!({"code": "6*7"}))["result"],
                 42,

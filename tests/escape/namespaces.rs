@@ -47,7 +47,7 @@ fn two_sandboxes_share_no_namespace() {
                 "{kind}: {first:#}, {second:#}"
             );
         }
-        server.expect_rest();
+        place.expect_rest(&server);
         server.close();
     });
 }

@@ -98,11 +98,14 @@ fn bombs_leave_a_neighbour_alone() {
             let said = told["error"]["message"].as_str().unwrap_or_default();
             assert!(said.contains(message), "{name}: {told:#}");
             let peak = told["usage"]["peak_memory_bytes"].as_u64();
-            assert!(peak <= Some(128 << 20), "{name}: {told:#}");
+            // After the end an engine tells nothing more, and what counts then is the memory of the
+            // largest process, with pages that are charged to others.
+            let most = if place.is_engine() { 160 } else { 128 };
+            assert!(peak <= Some(most << 20), "{name}: {told:#}");
         }
         let told = server.told(neighbour);
         assert_eq!(told["result"], json!([true, true]), "{told:#}");
-        server.expect_rest();
+        place.expect_rest(&server);
         server.close();
     });
 }
@@ -136,7 +139,7 @@ fn memory_is_limited_together_with_swap() {
             }
         }
         server.notify("notifications/cancelled", json!({"requestId": running}));
-        server.expect_rest();
+        place.expect_rest(&server);
         server.close();
     });
 }

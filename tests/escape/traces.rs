@@ -70,7 +70,7 @@ fn writable_places_are_private_and_gone_with_the_run() {
             let refused = message.contains("[Errno 30]") || message.contains("[Errno 13]");
             assert!(refused, "{dir}: {told:#}");
         }
-        server.expect_rest();
+        place.expect_rest(&server);
         server.close();
     });
 }
@@ -90,7 +90,7 @@ fn two_sandboxes_do_not_see_each_other() {
             "{seen:#}"
         );
         server.notify("notifications/cancelled", json!({"requestId": neighbour}));
-        server.expect_rest();
+        place.expect_rest(&server);
         server.close();
     });
 }
@@ -133,7 +133,7 @@ fn what_the_kernel_counts_by_user_is_counted_for_each_sandbox() {
         for id in [neighbour, another] {
             server.notify("notifications/cancelled", json!({"requestId": id}));
         }
-        server.expect_rest();
+        place.expect_rest(&server);
         server.close();
     });
 }
@@ -210,7 +210,7 @@ fn what_a_run_plants_is_not_in_the_next() {
              length(list.files('/workspace', all.files = TRUE, no.. = TRUE)), format(Sys.umask()))",
         );
         assert_eq!(next["stdout"], " TRUE FALSE /workspace 0 22", "{next:#}");
-        server.expect_rest();
+        place.expect_rest(&server);
         server.close();
     });
 }

@@ -83,7 +83,7 @@ fn a_race_of_renames_brings_nothing_from_outside() {
             }
             assert!(!told.to_string().contains("secret-of-tmp"));
         }
-        server.expect_rest();
+        place.expect_rest(&server);
         server.close();
     });
 }

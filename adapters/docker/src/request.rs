@@ -32,6 +32,10 @@ pub(crate) struct Common {
 /// terminals, message queues.
 const OF_ENGINES: [&str; 3] = ["/sys", "/dev/pts", "/dev/mqueue"];
 
+/// Its control group goes with a container, and what was counted with it: the agent stays for so
+/// long, or until it is killed.
+const LINGER: &str = "FORGE_LINGER_MS=500";
+
 /// Of the period of 100 ms.
 const CPU_PERIOD: i64 = 100_000;
 
@@ -42,7 +46,7 @@ fn int(value: u64) -> i64 {
 fn tmpfs(bytes: u64, options: &str) -> String {
     // One inode for each 4 KiB, so that empty files are bounded as well.
     let inodes = (bytes / 4096).max(1024);
-    format!("rw,exec,nosuid,nodev,size={bytes},nr_inodes={inodes},{options}")
+    format!("rw,nosuid,nodev,size={bytes},nr_inodes={inodes},{options}")
 }
 
 fn ulimits(limits: &ResourceLimits) -> Vec<ResourcesUlimits> {
@@ -92,14 +96,18 @@ impl Common {
             pids_limit: Some(int(limits.pids)),
             ulimits: Some(ulimits(limits)),
             oom_kill_disable: Some(false),
-            shm_size: Some(int(limits.tmp_bytes)),
             tmpfs: Some(HashMap::from([
-                ("/tmp".to_owned(), tmpfs(limits.tmp_bytes, "mode=1777")),
+                ("/tmp".to_owned(), tmpfs(limits.tmp_bytes, "exec,mode=1777")),
+                // The engine's own has no bound for empty files.
+                (
+                    "/dev/shm".to_owned(),
+                    tmpfs(limits.tmp_bytes, "noexec,mode=1777"),
+                ),
                 (
                     "/workspace".to_owned(),
                     tmpfs(
                         limits.workspace_bytes,
-                        &format!("mode=0700,uid={USER},gid={USER}"),
+                        &format!("exec,mode=0700,uid={USER},gid={USER}"),
                     ),
                 ),
             ])),
@@ -115,7 +123,8 @@ impl Common {
                 format!("seccomp={}", self.seccomp),
             ]),
             network_mode: Some("none".to_owned()),
-            ipc_mode: Some("private".to_owned()),
+            // A namespace of its own, without the engine's /dev/shm.
+            ipc_mode: Some("none".to_owned()),
             pid_mode: Some(String::new()),
             uts_mode: Some(String::new()),
             cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
@@ -144,7 +153,7 @@ impl Common {
             user: Some(format!("{USER}:{USER}")),
             cmd: Some(vec![format!("{FORGE}/agent")]),
             entrypoint: Some(Vec::new()),
-            env: Some(owned(&ENVIRONMENT)),
+            env: Some(owned(&[&ENVIRONMENT[..], &[LINGER]].concat())),
             working_dir: Some("/workspace".to_owned()),
             attach_stdin: Some(true),
             attach_stdout: Some(true),

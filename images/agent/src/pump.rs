@@ -54,7 +54,27 @@ pub(crate) fn serve() -> io::Result<()> {
         run: None,
     };
     agent.host.send(&hello)?;
-    agent.serve()
+    agent.serve()?;
+    linger();
+    Ok(())
+}
+
+/// Milliseconds for which the agent stays after its last word, where the control group of the sandbox
+/// goes with it: the host reads what the kernel has counted, and kills it then.
+const LINGER: &str = "FORGE_LINGER_MS";
+
+/// Longest such time, milliseconds.
+const MAX_LINGER: u16 = 5000;
+
+fn linger() {
+    let told = std::env::var(LINGER)
+        .ok()
+        .and_then(|time| time.parse().ok());
+    let time: u16 = told.unwrap_or(0).min(MAX_LINGER);
+    if time > 0 {
+        // No descriptor, so that the host's end of the stream decides nothing.
+        let _ = poll(&mut [], PollTimeout::from(time));
+    }
 }
 
 /// The stream to the host: descriptor 0 to read, descriptor 1 to write. They may be one socket.
