@@ -89,10 +89,15 @@ pub(crate) async fn doctor(
         Ok(chosen) => {
             let evidence = format!("{} ({})", chosen.kind, chosen.chosen_by);
             checks.push(Check::ok("runtime", evidence));
-            checks.push(control_groups(&chosen).await);
-            let runs = trials(runtime, settings).await;
-            let works = runs.iter().all(|run| run.state != State::Failed);
-            checks.extend(runs);
+            let groups = control_groups(&chosen).await;
+            let mut works = groups.state != State::Failed;
+            checks.push(groups);
+            // On one that does not start, a run would only say so again.
+            if works {
+                let runs = trials(runtime, settings).await;
+                works = runs.iter().all(|run| run.state != State::Failed);
+                checks.extend(runs);
+            }
             works
         }
         Err(e) => {

@@ -39,6 +39,10 @@ fn main() -> ExitCode {
         "docker_leftovers_are_removed",
         engines::leftovers_are_removed,
     ));
+    trials.push(Trial::test(
+        "docker_that_starts_again_serves_again",
+        engines::a_restart_is_survived,
+    ));
     for runtime in &RUNTIMES {
         trials.extend(cases().into_iter().map(|case| trial(runtime, case, &table)));
     }

@@ -47,9 +47,6 @@ struct Errno {
     errno: u32,
 }
 
-/// What the engine's own runtime calls after the filter is in force and before the agent starts.
-const OF_THE_ENGINE: [&str; 0] = [];
-
 /// The profile.
 ///
 /// # Errors
@@ -63,7 +60,6 @@ pub(crate) fn profile() -> Result<String, toml::de::Error> {
         .iter()
         .filter(here)
         .flat_map(|group| group.names.iter().map(String::as_str))
-        .chain(OF_THE_ENGINE)
         .collect();
     let mut rules = vec![json!({"names": allowed, "action": "SCMP_ACT_ALLOW"})];
     rules.extend(list.conditional.iter().map(|rule| {

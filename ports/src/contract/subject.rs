@@ -170,6 +170,11 @@ impl Live {
 }
 
 impl Subject {
+    /// The sandbox of a case, under a name of its own.
+    pub fn spec() -> SandboxSpec {
+        spec(&id())
+    }
+
     /// A sandbox that is made.
     pub(super) async fn made(&self) -> SandboxId {
         let id = id();
