@@ -125,6 +125,24 @@ const PLACED: [Placed; 4] = [
     },
 ];
 
+/// The version of the Docker engine of this environment, if one answers.
+///
+/// # Errors
+///
+/// Why not, for a person.
+#[cfg(feature = "runtime-docker")]
+pub(crate) async fn docker_version() -> Result<String, String> {
+    let endpoint = mcp_forge_docker::Endpoint::find(|name| std::env::var_os(name));
+    let endpoint = endpoint.map_err(|error| error.to_string())?;
+    let runtime = mcp_forge_docker::DockerRuntime::new(endpoint, &PLACED);
+    runtime.version().await.map_err(|error| error.to_string())
+}
+
+#[cfg(not(feature = "runtime-docker"))]
+pub(crate) async fn docker_version() -> Result<String, String> {
+    Err("this mcp-forge was compiled without runtime-docker".to_owned())
+}
+
 /// The chosen runtime behind its port, and who chose it.
 pub(crate) struct Runtime {
     /// The port.

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{counted, print};
 use crate::cli::Doctor;
-use crate::compose::{Application, Runtime, spool_directory};
+use crate::compose::{Application, Runtime, docker_version, spool_directory};
 use crate::settings::Settings;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -81,7 +81,7 @@ pub(crate) async fn doctor(
         subordinate_ids(),
         seccomp(),
         python(),
-        engines(),
+        engines().await,
         disk(settings),
         client_limits(settings),
     ];
@@ -275,24 +275,30 @@ fn python() -> Check {
     }
 }
 
-/// Those that are installed; whether the chosen one works is told by what is run on it.
-fn engines() -> Check {
-    let there: Vec<&str> = ["podman", "docker"]
-        .into_iter()
-        .filter(|engine| {
-            let directories = ["/usr/bin", "/usr/local/bin"];
-            directories
-                .iter()
-                .any(|directory| Path::new(directory).join(engine).exists())
-        })
-        .collect();
+/// Longest wait for an engine that is only looked at.
+const ENGINE: Duration = Duration::from_secs(5);
+
+/// Those that are installed, and whether the one that could be used answers. None is needed.
+async fn engines() -> Check {
+    let installed = |engine: &&str| {
+        let directories = ["/usr/bin", "/usr/local/bin"];
+        let mut places = directories.iter().map(|dir| Path::new(dir).join(engine));
+        places.any(|place| place.exists())
+    };
+    let there: Vec<&str> = ["podman", "docker"].into_iter().filter(installed).collect();
     let found = match there.as_slice() {
         [] => "none installed".to_owned(),
         there => format!("{} installed", there.join(" and ")),
     };
+    let docker = tokio::time::timeout(ENGINE, docker_version()).await;
+    let docker = match docker {
+        Ok(Ok(version)) => format!("Docker {version} answers (`--runtime docker`)"),
+        Ok(Err(why)) => format!("no Docker: {why}"),
+        Err(_) => format!("Docker does not answer for {} s", ENGINE.as_secs()),
+    };
     Check::ok(
         "engines",
-        format!("{found}; `--runtime docker` uses Docker, podman is not used by this version"),
+        format!("{found}; {docker}; podman is not used by this version"),
     )
 }
 

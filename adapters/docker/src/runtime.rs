@@ -114,6 +114,21 @@ impl DockerRuntime {
         self.engine().await.map(drop)
     }
 
+    /// The version of the engine, of which nothing else is asked.
+    ///
+    /// # Errors
+    ///
+    /// `Unreachable` or `Denied`, with the remedy.
+    pub async fn version(&self) -> Result<String, PortError> {
+        let docker = reach(&self.endpoint).await?;
+        let attempt = format!("cannot reach {}", shown(&self.endpoint));
+        let told = docker
+            .version()
+            .await
+            .map_err(|error| failed(attempt, error))?;
+        Ok(told.version.unwrap_or_else(|| "unknown".to_owned()))
+    }
+
     /// Removes every sandbox that is left.
     pub async fn shut_down(&self) {
         let ids: Vec<String> = self.all().keys().cloned().collect();
@@ -166,32 +181,37 @@ async fn to_its_end<T: Send + 'static>(
     })
 }
 
+fn shown(endpoint: &Endpoint) -> String {
+    let (socket, chosen_by) = (endpoint.socket.display(), &endpoint.chosen_by);
+    format!("docker at {socket} ({chosen_by})")
+}
+
+/// An engine that answers.
+async fn reach(endpoint: &Endpoint) -> Result<Docker, PortError> {
+    let shown = shown(endpoint);
+    let attempt = |error| failed(format!("cannot reach {shown}"), error);
+    let socket = endpoint.socket.display().to_string();
+    if !endpoint.socket.exists() {
+        // The library looks for the file itself, and loses why it is not there.
+        return Err(attempt(io::Error::from(io::ErrorKind::NotFound).into()));
+    }
+    let docker = Docker::connect_with_unix(&socket, ANSWER, API_DEFAULT_VERSION);
+    docker
+        .map_err(attempt)?
+        .negotiate_version()
+        .await
+        .map_err(attempt)
+}
+
 impl Engine {
     async fn connect(
         endpoint: &Endpoint,
         placed: &[Placed],
         instance: &str,
     ) -> Result<Arc<Self>, PortError> {
-        let shown = format!(
-            "docker at {} ({})",
-            endpoint.socket.display(),
-            endpoint.chosen_by
-        );
+        let docker = reach(endpoint).await?;
+        let shown = shown(endpoint);
         let attempt = |error| failed(format!("cannot reach {shown}"), error);
-        let socket = endpoint.socket.display().to_string();
-        let docker =
-            Docker::connect_with_unix(&socket, ANSWER, API_DEFAULT_VERSION).map_err(|error| {
-                // The library looks for the file itself, and loses why it is not there.
-                let missing = !endpoint.socket.exists();
-                match missing {
-                    true => failed(
-                        format!("cannot reach {shown}"),
-                        io::Error::from(io::ErrorKind::NotFound).into(),
-                    ),
-                    false => attempt(error),
-                }
-            })?;
-        let docker = docker.negotiate_version().await.map_err(attempt)?;
         let version = docker.client_version();
         let version = (version.major_version, version.minor_version);
         let unsupported = |what: String, hint: &str| {
