@@ -12,7 +12,6 @@ use mcp_forge_domain::{ExecutionPolicy, RunPorts, RunService};
 use mcp_forge_guest::StreamGuest;
 use mcp_forge_ports::PortError;
 use mcp_forge_ports::driven::ContainerRuntime;
-use mcp_forge_presentation::Placed;
 use mcp_forge_spool::SpoolStore;
 
 use crate::cli::{Command, Serve, Transport};
@@ -64,7 +63,7 @@ pub(crate) fn helper(mut arguments: impl Iterator<Item = OsString>) -> Option<Ex
             .with_writer(std::io::stderr)
             .with_ansi(false)
             .init();
-        let status = mcp_forge_libcontainer::helper_main(&PLACED);
+        let status = mcp_forge_libcontainer::helper_main(&mcp_forge_guest::PLACED);
         return Some(u8::try_from(status).map_or(ExitCode::FAILURE, ExitCode::from));
     }
     #[cfg(not(feature = "runtime-libcontainer"))]
@@ -97,34 +96,6 @@ pub(crate) fn check_transport(command: &Command) -> anyhow::Result<()> {
     }
 }
 
-/// What every sandbox gets.
-#[cfg_attr(
-    not(any(feature = "runtime-libcontainer", feature = "runtime-docker")),
-    allow(dead_code)
-)]
-const PLACED: [Placed; 4] = [
-    Placed {
-        path: "agent",
-        contents: mcp_forge_guest::AGENT,
-        executable: true,
-    },
-    Placed {
-        path: "python/runner.py",
-        contents: mcp_forge_guest::PYTHON_RUNNER,
-        executable: false,
-    },
-    Placed {
-        path: "python/display.py",
-        contents: mcp_forge_guest::PYTHON_DISPLAY,
-        executable: false,
-    },
-    Placed {
-        path: "r/runner.R",
-        contents: mcp_forge_guest::R_RUNNER,
-        executable: false,
-    },
-];
-
 /// The version of the Docker engine of this environment, if one answers.
 ///
 /// # Errors
@@ -134,7 +105,7 @@ const PLACED: [Placed; 4] = [
 pub(crate) async fn docker_version() -> Result<String, String> {
     let endpoint = mcp_forge_docker::Endpoint::find(|name| std::env::var_os(name));
     let endpoint = endpoint.map_err(|error| error.to_string())?;
-    let runtime = mcp_forge_docker::DockerRuntime::new(endpoint, &PLACED);
+    let runtime = mcp_forge_docker::DockerRuntime::new(endpoint, &mcp_forge_guest::PLACED);
     runtime.version().await.map_err(|error| error.to_string())
 }
 
@@ -217,7 +188,10 @@ impl Runtime {
             "docker" => {
                 let endpoint = mcp_forge_docker::Endpoint::find(|name| std::env::var_os(name));
                 let endpoint = endpoint.context("runtime docker")?;
-                let runtime = Arc::new(mcp_forge_docker::DockerRuntime::new(endpoint, &PLACED));
+                let runtime = Arc::new(mcp_forge_docker::DockerRuntime::new(
+                    endpoint,
+                    &mcp_forge_guest::PLACED,
+                ));
                 (Arc::clone(&runtime) as _, Adapter::Docker(runtime))
             }
             _ => bail!("runtime {kind} is not in this mcp-forge"),

@@ -32,7 +32,6 @@ const MEMBERS: [Member; 12] = [
             "mcp-forge-libcontainer",
             "mcp-forge-mcp",
             "mcp-forge-ports",
-            "mcp-forge-presentation",
             "mcp-forge-spool",
         ],
         external: &[
@@ -143,7 +142,11 @@ const MEMBERS: [Member; 12] = [
     Member {
         name: "mcp-forge-guest",
         // The frames of the agent: both ends of the stream share them.
-        internal: &["mcp-forge-agent", "mcp-forge-ports"],
+        internal: &[
+            "mcp-forge-agent",
+            "mcp-forge-ports",
+            "mcp-forge-presentation",
+        ],
         external: &["async-trait", "base64", "serde", "serde_json", "tokio"],
         tests: &[],
     },

@@ -4,11 +4,12 @@ use std::process::Command;
 
 use libtest_mimic::Failed;
 use mcp_forge_docker::{DockerRuntime, Endpoint};
+use mcp_forge_guest::PLACED;
 use mcp_forge_ports::PortErrorKind;
 use mcp_forge_ports::contract::Subject;
 use mcp_forge_ports::driven::ContainerRuntime;
 
-use crate::subjects::{DOCKER, PLACED};
+use crate::subjects::DOCKER;
 
 fn docker(address: &str, arguments: &[&str]) -> Result<String, Failed> {
     let done = Command::new("docker")

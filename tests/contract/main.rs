@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         .nth(1)
         .is_some_and(|argument| argument == mcp_forge_libcontainer::HELPER_ARGUMENT)
     {
-        let status = mcp_forge_libcontainer::helper_main(&subjects::PLACED);
+        let status = mcp_forge_libcontainer::helper_main(&mcp_forge_guest::PLACED);
         return u8::try_from(status).map_or(ExitCode::FAILURE, ExitCode::from);
     }
     let table: Arc<Mutex<Table>> = Arc::default();

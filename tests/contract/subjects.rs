@@ -11,11 +11,10 @@ use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use mcp_forge_docker::{DockerRuntime, Endpoint};
-use mcp_forge_guest::StreamGuest;
+use mcp_forge_guest::{PLACED, StreamGuest};
 use mcp_forge_libcontainer::LibcontainerRuntime;
 use mcp_forge_ports::contract::{Outside, Subject};
 use mcp_forge_ports::vocabulary::SandboxId;
-use mcp_forge_presentation::Placed;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -55,30 +54,6 @@ pub(crate) const RUNTIMES: [Runtime; 2] = [
 
 /// The address of the engine of the tests.
 pub(crate) const DOCKER: &str = "MCP_FORGE_TEST_DOCKER";
-
-/// What every sandbox gets, as in the program.
-pub(crate) const PLACED: [Placed; 4] = [
-    Placed {
-        path: "agent",
-        contents: mcp_forge_guest::AGENT,
-        executable: true,
-    },
-    Placed {
-        path: "python/runner.py",
-        contents: mcp_forge_guest::PYTHON_RUNNER,
-        executable: false,
-    },
-    Placed {
-        path: "python/display.py",
-        contents: mcp_forge_guest::PYTHON_DISPLAY,
-        executable: false,
-    },
-    Placed {
-        path: "r/runner.R",
-        contents: mcp_forge_guest::R_RUNNER,
-        executable: false,
-    },
-];
 
 async fn libcontainer() -> Made {
     let runtime = Arc::new(LibcontainerRuntime::new());

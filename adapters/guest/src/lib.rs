@@ -16,20 +16,34 @@ use mcp_forge_ports::vocabulary::{
     SandboxExit,
 };
 use mcp_forge_ports::{PortError, PortErrorKind};
+use mcp_forge_presentation::Placed;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// The agent: a static program for this target, to be placed in every sandbox.
-pub const AGENT: &[u8] = include_bytes!(env!("MCP_FORGE_AGENT"));
-
-/// The runner for Python, to be placed at `python/runner.py` beside the agent.
-pub const PYTHON_RUNNER: &[u8] = include_bytes!("../../../images/python/runner.py");
-
-/// What the runner for Python loads when a program shows something, to be placed beside it.
-pub const PYTHON_DISPLAY: &[u8] = include_bytes!("../../../images/python/display.py");
-
-/// The runner for R, to be placed at `r/runner.R` beside the agent.
-pub const R_RUNNER: &[u8] = include_bytes!("../../../images/r/runner.R");
+/// What every sandbox gets: the agent, a static program for this target, and the runners.
+pub const PLACED: [Placed; 4] = [
+    Placed {
+        path: "agent",
+        contents: include_bytes!(env!("MCP_FORGE_AGENT")),
+        executable: true,
+    },
+    Placed {
+        path: "python/runner.py",
+        contents: include_bytes!("../../../images/python/runner.py"),
+        executable: false,
+    },
+    // What the runner for Python loads when a program shows something.
+    Placed {
+        path: "python/display.py",
+        contents: include_bytes!("../../../images/python/display.py"),
+        executable: false,
+    },
+    Placed {
+        path: "r/runner.R",
+        contents: include_bytes!("../../../images/r/runner.R"),
+        executable: false,
+    },
+];
 
 /// Bytes read at once.
 const CHUNK: usize = 128 * 1024;
