@@ -45,6 +45,11 @@ const END: Duration = Duration::from_secs(20);
 /// First version of the API whose engines make mounts below a read-only bind read-only.
 const RECURSIVE: (usize, usize) = (1, 44);
 
+/// The names that the core has for the limits.
+const MEMORY: &str = "memory";
+const CPU: &str = "cpu";
+const PIDS: &str = "pids";
+
 /// Oldest version of the API that is spoken: that of Docker 20.10.
 const OLDEST: (usize, usize) = (1, 41);
 
@@ -52,6 +57,8 @@ const OLDEST: (usize, usize) = (1, 41);
 struct Engine {
     docker: Docker,
     info: RuntimeInfo,
+    /// The limits that it cannot enforce.
+    unbounded: Vec<&'static str>,
     common: Common,
 }
 
@@ -256,6 +263,7 @@ impl Engine {
             // It is told as a weakness.
             host_namespaces.remove("user");
         }
+        let unbounded = unbounded(&info);
         let engine = Self {
             info: RuntimeInfo {
                 kind: "docker".to_owned(),
@@ -263,7 +271,7 @@ impl Engine {
                     .server_version
                     .clone()
                     .unwrap_or_else(|| "unknown".to_owned()),
-                weak: weak(&info, own_users),
+                weak: weak(&unbounded, own_users),
                 host_namespaces,
             },
             common: Common {
@@ -274,6 +282,7 @@ impl Engine {
                 seccomp,
                 recursive_read_only: version >= RECURSIVE,
             },
+            unbounded,
             docker,
         };
         engine.give_image(presentation).await?;
@@ -396,20 +405,27 @@ impl Engine {
     }
 }
 
-/// What this engine cannot enforce here.
-fn weak(info: &SystemInfo, own_users: bool) -> Vec<String> {
-    let lacks = |able: Option<bool>| able != Some(true);
+/// The limits that the engine says it cannot enforce here.
+fn unbounded(info: &SystemInfo) -> Vec<&'static str> {
+    [
+        (info.memory_limit, MEMORY),
+        (info.cpu_cfs_quota, CPU),
+        (info.pids_limit, PIDS),
+    ]
+    .into_iter()
+    .filter(|(able, _)| *able != Some(true))
+    .map(|(_, limit)| limit)
+    .collect()
+}
+
+/// The reasons, of limits under the names that the core has for them.
+fn weak(unbounded: &[&str], own_users: bool) -> Vec<String> {
     let mut weak = Vec::new();
-    for (lacking, what) in [
-        (lacks(info.memory_limit), "memory limit"),
-        (lacks(info.cpu_cfs_quota), "cpu limit"),
-        (lacks(info.pids_limit), "pids limit"),
-    ] {
-        if lacking {
-            weak.push(format!(
-                "{what}: the engine has no control group for it (cgroup v2 and delegation mend that)"
-            ));
-        }
+    if !unbounded.is_empty() {
+        let limits = unbounded.join(", ");
+        weak.push(format!(
+            "{limits}: the engine has no control group for it (cgroup v2 and delegation mend that)"
+        ));
     }
     if !own_users {
         weak.push(
@@ -497,16 +513,12 @@ impl ContainerRuntime for DockerRuntime {
                     return Err(failed(what, error));
                 }
             }
-            let weak = &engine.info.weak;
-            let enforced = |limit: &str, value| {
-                let lacking = weak.iter().any(|weak| weak.starts_with(limit));
-                (!lacking).then_some(value)
-            };
+            let enforced = |limit, value| (!engine.unbounded.contains(&limit)).then_some(value);
             Ok(EffectiveLimits {
-                memory_bytes: enforced("memory limit", spec.limits.memory_bytes),
-                cpu_quota: enforced("cpu limit", spec.limits.cpu_quota),
-                pids: enforced("pids limit", spec.limits.pids),
-                weak: weak.clone(),
+                memory_bytes: enforced(MEMORY, spec.limits.memory_bytes),
+                cpu_quota: enforced(CPU, spec.limits.cpu_quota),
+                pids: enforced(PIDS, spec.limits.pids),
+                weak: engine.info.weak.clone(),
             })
         })
         .await
@@ -662,5 +674,32 @@ impl ContainerRuntime for DockerRuntime {
             Ok(())
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_engine_cannot_enforce_is_named() {
+        let able = SystemInfo {
+            memory_limit: Some(true),
+            cpu_cfs_quota: Some(true),
+            pids_limit: Some(true),
+            ..SystemInfo::default()
+        };
+        assert_eq!(weak(&unbounded(&able), true), Vec::<String>::new());
+        let reasons = weak(&unbounded(&able), false);
+        assert!(reasons[0].starts_with("user namespace: "), "{reasons:?}");
+        let without = SystemInfo {
+            cpu_cfs_quota: Some(false),
+            pids_limit: None,
+            ..able
+        };
+        assert_eq!(unbounded(&without), [CPU, PIDS]);
+        let reasons = weak(&unbounded(&without), true);
+        assert_eq!(reasons.len(), 1);
+        assert!(reasons[0].starts_with("cpu, pids: "), "{reasons:?}");
     }
 }
