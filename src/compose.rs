@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
+use async_trait::async_trait;
 use mcp_forge_audit_file::FileAuditLog;
 use mcp_forge_domain::{ExecutionPolicy, RunPorts, RunService};
 use mcp_forge_guest::StreamGuest;
@@ -14,6 +15,7 @@ use mcp_forge_ports::PortError;
 use mcp_forge_ports::driven::ContainerRuntime;
 use mcp_forge_spool::SpoolStore;
 
+use crate::automatic::{Automatic, Candidate, Choice};
 use crate::cli::{Command, Serve, Transport};
 use crate::settings::Settings;
 use crate::world::{RandomIds, SystemClock, Tasks, Unaudited};
@@ -28,7 +30,14 @@ const RUNTIMES: [(&str, Availability); 3] = [
             Availability::CompiledOut("runtime-libcontainer")
         },
     ),
-    ("podman", Availability::NotYet),
+    (
+        "podman",
+        if cfg!(feature = "runtime-podman") {
+            Availability::Built
+        } else {
+            Availability::CompiledOut("runtime-podman")
+        },
+    ),
     (
         "docker",
         if cfg!(feature = "runtime-docker") {
@@ -43,11 +52,14 @@ const RUNTIMES: [(&str, Availability); 3] = [
 enum Availability {
     Built,
     #[cfg_attr(
-        all(feature = "runtime-libcontainer", feature = "runtime-docker"),
+        all(
+            feature = "runtime-libcontainer",
+            feature = "runtime-podman",
+            feature = "runtime-docker"
+        ),
         allow(dead_code)
     )]
     CompiledOut(&'static str),
-    NotYet,
 }
 
 /// Runs this process as a helper when it was started as one.
@@ -96,33 +108,38 @@ pub(crate) fn check_transport(command: &Command) -> anyhow::Result<()> {
     }
 }
 
-/// The version of the Docker engine of this environment, if one answers.
+/// Names of the engines.
+pub(crate) const ENGINES: [&str; 2] = ["podman", "docker"];
+
+/// The version of an engine of this environment, if it answers.
 ///
 /// # Errors
 ///
 /// Why not, for a person.
-#[cfg(feature = "runtime-docker")]
-pub(crate) async fn docker_version() -> Result<String, String> {
-    let endpoint = mcp_forge_docker::Endpoint::find(|name| std::env::var_os(name));
-    let endpoint = endpoint.map_err(|error| error.to_string())?;
-    let runtime = mcp_forge_docker::DockerRuntime::new(endpoint, &mcp_forge_guest::PLACED);
-    runtime.version().await.map_err(|error| error.to_string())
-}
-
-#[cfg(not(feature = "runtime-docker"))]
-pub(crate) async fn docker_version() -> Result<String, String> {
-    Err("this mcp-forge was compiled without runtime-docker".to_owned())
+pub(crate) async fn engine_version(kind: &'static str) -> Result<String, String> {
+    let adapter = Adapter::make(kind).map_err(|error| format!("{error:#}"))?;
+    let version = match adapter {
+        #[cfg(feature = "runtime-podman")]
+        Adapter::Podman(runtime) => runtime.version().await,
+        #[cfg(feature = "runtime-docker")]
+        Adapter::Docker(runtime) => runtime.version().await,
+        #[cfg(feature = "runtime-libcontainer")]
+        Adapter::Libcontainer(_) => return Err(format!("{kind} is no engine")),
+    };
+    #[allow(
+        unreachable_code,
+        reason = "without any runtime there is none to be asked"
+    )]
+    version.map_err(|error: PortError| error.to_string())
 }
 
 /// The chosen runtime behind its port, and who chose it.
 pub(crate) struct Runtime {
     /// The port.
     pub(crate) port: Arc<dyn ContainerRuntime>,
-    /// Its name.
-    pub(crate) kind: &'static str,
     /// `--runtime`, `configuration` or `auto`.
     pub(crate) chosen_by: &'static str,
-    adapter: Adapter,
+    adapter: Arc<Automatic<Adapter>>,
 }
 
 /// The adapter behind the port: what is done to it at start and end is no business of the core.
@@ -130,12 +147,94 @@ pub(crate) struct Runtime {
 enum Adapter {
     #[cfg(feature = "runtime-libcontainer")]
     Libcontainer(Arc<mcp_forge_libcontainer::LibcontainerRuntime>),
+    #[cfg(feature = "runtime-podman")]
+    Podman(Arc<mcp_forge_podman::PodmanRuntime>),
     #[cfg(feature = "runtime-docker")]
     Docker(Arc<mcp_forge_docker::DockerRuntime>),
 }
 
+impl Adapter {
+    fn make(kind: &'static str) -> anyhow::Result<Self> {
+        match kind {
+            #[cfg(feature = "runtime-libcontainer")]
+            "libcontainer" => {
+                let runtime = mcp_forge_libcontainer::LibcontainerRuntime::new();
+                Ok(Self::Libcontainer(Arc::new(runtime)))
+            }
+            #[cfg(feature = "runtime-podman")]
+            "podman" => {
+                use mcp_forge_podman::{Endpoint, Podman, PodmanRuntime};
+                let user = nix::unistd::geteuid().as_raw();
+                let endpoint = Endpoint::find(|name| std::env::var_os(name), user);
+                let endpoint = endpoint.context("runtime podman")?;
+                let cache = cache_directory().context("runtime podman")?;
+                let podman = Podman::new(endpoint, &mcp_forge_guest::PLACED, cache);
+                Ok(Self::Podman(Arc::new(PodmanRuntime::new(podman))))
+            }
+            #[cfg(feature = "runtime-docker")]
+            "docker" => {
+                use mcp_forge_docker::{Docker, DockerRuntime, Endpoint};
+                let endpoint = Endpoint::find(|name| std::env::var_os(name));
+                let endpoint = endpoint.context("runtime docker")?;
+                let docker = Docker::new(endpoint, &mcp_forge_guest::PLACED);
+                Ok(Self::Docker(Arc::new(DockerRuntime::new(docker))))
+            }
+            _ => bail!("this mcp-forge was compiled without runtime-{kind}"),
+        }
+    }
+
+    /// Ends its helpers; what still runs is killed.
+    async fn shut_down(&self) {
+        match *self {
+            #[cfg(feature = "runtime-libcontainer")]
+            Self::Libcontainer(ref runtime) => runtime.shut_down().await,
+            #[cfg(feature = "runtime-podman")]
+            Self::Podman(ref runtime) => runtime.shut_down().await,
+            #[cfg(feature = "runtime-docker")]
+            Self::Docker(ref runtime) => runtime.shut_down().await,
+        }
+    }
+}
+
+#[async_trait]
+impl Candidate for Adapter {
+    fn kind(&self) -> &'static str {
+        match *self {
+            #[cfg(feature = "runtime-libcontainer")]
+            Self::Libcontainer(_) => "libcontainer",
+            #[cfg(feature = "runtime-podman")]
+            Self::Podman(_) => "podman",
+            #[cfg(feature = "runtime-docker")]
+            Self::Docker(_) => "docker",
+        }
+    }
+
+    async fn warm_up(&self) -> Result<(), PortError> {
+        match *self {
+            #[cfg(feature = "runtime-libcontainer")]
+            Self::Libcontainer(ref runtime) => runtime.warm_up().await,
+            #[cfg(feature = "runtime-podman")]
+            Self::Podman(ref runtime) => runtime.warm_up().await,
+            #[cfg(feature = "runtime-docker")]
+            Self::Docker(ref runtime) => runtime.warm_up().await,
+        }
+    }
+
+    fn port(&self) -> Arc<dyn ContainerRuntime> {
+        match *self {
+            #[cfg(feature = "runtime-libcontainer")]
+            Self::Libcontainer(ref runtime) => Arc::clone(runtime) as _,
+            #[cfg(feature = "runtime-podman")]
+            Self::Podman(ref runtime) => Arc::clone(runtime) as _,
+            #[cfg(feature = "runtime-docker")]
+            Self::Docker(ref runtime) => Arc::clone(runtime) as _,
+        }
+    }
+}
+
 impl Runtime {
-    /// Chooses by command line, then configuration, then `auto`.
+    /// Chooses by command line, then configuration, then `auto`, which takes one of all at its first
+    /// use.
     ///
     /// # Errors
     ///
@@ -146,85 +245,86 @@ impl Runtime {
             (None, Some((kind, set))) => (kind, "configuration", format!("runtime.kind in {set}")),
             (None, None) => ("auto", "auto", String::new()),
         };
-        if asked == "auto" {
-            let first = RUNTIMES
-                .iter()
-                .find(|(_, state)| *state == Availability::Built);
-            let (kind, _) = first.context("this mcp-forge was compiled without any runtime")?;
-            return Self::make(kind, "auto");
-        }
-        match RUNTIMES.iter().find(|(kind, _)| *kind == asked) {
-            None => {
-                let built = RUNTIMES
-                    .iter()
-                    .filter(|(_, state)| *state == Availability::Built);
-                let names: String = built.map(|(kind, _)| format!("{kind}, ")).collect();
-                bail!("unknown runtime {asked:?} ({by}), must be one of {names}auto")
+        let built = RUNTIMES
+            .iter()
+            .filter(|(_, state)| *state == Availability::Built);
+        let mut left_out = Vec::new();
+        let (adapters, chosen_by) = if asked == "auto" {
+            let made = built.filter_map(|(kind, _)| match Adapter::make(kind) {
+                Ok(adapter) => Some(adapter),
+                Err(error) => {
+                    left_out.push(format!("{error:#}"));
+                    None
+                }
+            });
+            let made: Vec<_> = made.collect();
+            if made.is_empty() && left_out.is_empty() {
+                bail!("this mcp-forge was compiled without any runtime");
             }
-            Some((kind, Availability::Built)) => Self::make(kind, chosen_by),
-            Some((kind, Availability::CompiledOut(feature))) => {
-                bail!("runtime {kind} ({by}): this mcp-forge was compiled without {feature}")
+            (made, "auto")
+        } else {
+            match RUNTIMES.iter().find(|(kind, _)| *kind == asked) {
+                None => {
+                    let names: String = built.map(|(kind, _)| format!("{kind}, ")).collect();
+                    bail!("unknown runtime {asked:?} ({by}), must be one of {names}auto")
+                }
+                Some((kind, Availability::Built)) => (vec![Adapter::make(kind)?], chosen_by),
+                Some((kind, Availability::CompiledOut(feature))) => {
+                    bail!("runtime {kind} ({by}): this mcp-forge was compiled without {feature}")
+                }
             }
-            Some((kind, Availability::NotYet)) => {
-                bail!(
-                    "runtime {kind} ({by}) is not supported by this version yet; use libcontainer or docker"
-                )
-            }
-        }
-    }
-
-    #[cfg_attr(
-        not(any(feature = "runtime-libcontainer", feature = "runtime-docker")),
-        allow(unreachable_code, unused_variables)
-    )]
-    fn make(kind: &'static str, chosen_by: &'static str) -> anyhow::Result<Self> {
-        let (port, adapter): (Arc<dyn ContainerRuntime>, Adapter) = match kind {
-            #[cfg(feature = "runtime-libcontainer")]
-            "libcontainer" => {
-                let runtime = Arc::new(mcp_forge_libcontainer::LibcontainerRuntime::new());
-                (Arc::clone(&runtime) as _, Adapter::Libcontainer(runtime))
-            }
-            #[cfg(feature = "runtime-docker")]
-            "docker" => {
-                let endpoint = mcp_forge_docker::Endpoint::find(|name| std::env::var_os(name));
-                let endpoint = endpoint.context("runtime docker")?;
-                let runtime = Arc::new(mcp_forge_docker::DockerRuntime::new(
-                    endpoint,
-                    &mcp_forge_guest::PLACED,
-                ));
-                (Arc::clone(&runtime) as _, Adapter::Docker(runtime))
-            }
-            _ => bail!("runtime {kind} is not in this mcp-forge"),
         };
-        #[allow(
-            unreachable_code,
-            reason = "without any runtime there is none to be made"
-        )]
+        let accepts_weak = settings.policy()?.accept_unenforced;
+        let explicit = adapters.first().filter(|_| chosen_by != "auto");
+        let port = explicit.map(Candidate::port);
+        let adapter = Arc::new(Automatic::new(adapters, left_out, accepts_weak));
         Ok(Self {
-            port,
-            kind,
+            port: port.unwrap_or_else(|| Arc::clone(&adapter) as _),
             chosen_by,
             adapter,
         })
     }
 
+    /// The one that somebody asked for.
+    fn explicit(&self) -> Option<&Adapter> {
+        let first = self.adapter.candidates().first();
+        first.filter(|_| self.chosen_by != "auto")
+    }
+
     /// Starts what the first run would wait for.
     pub(crate) async fn warm_up(&self) -> Result<(), PortError> {
-        match self.adapter {
-            #[cfg(feature = "runtime-libcontainer")]
-            Adapter::Libcontainer(ref runtime) => runtime.warm_up().await,
-            #[cfg(feature = "runtime-docker")]
-            Adapter::Docker(ref runtime) => runtime.warm_up().await,
+        if let Some(one) = self.explicit() {
+            return one.warm_up().await;
+        }
+        let (chosen, choice) = self.adapter.chosen().await?;
+        tracing::info!(runtime = chosen.kind(), passed = ?choice.passed, "auto has chosen");
+        Ok(())
+    }
+
+    /// Its name and who chose it, for a person; of `auto`, what it takes here and why.
+    pub(crate) async fn explain(&self) -> String {
+        if let Some(one) = self.explicit() {
+            return format!("{} ({})", one.kind(), self.chosen_by);
+        }
+        match self.adapter.chosen().await {
+            Ok((chosen, Choice { passed, .. })) if passed.is_empty() => {
+                format!("{} (auto)", chosen.kind())
+            }
+            Ok((chosen, Choice { passed, .. })) => {
+                format!("{} (auto, not {})", chosen.kind(), passed.join(", not "))
+            }
+            Err(_) => {
+                let candidates = self.adapter.candidates();
+                let kinds: Vec<&str> = candidates.iter().map(Candidate::kind).collect();
+                format!("none (auto, of {})", kinds.join(", "))
+            }
         }
     }
 
     /// Ends its helpers; what still runs is killed.
     pub(crate) async fn shut_down(&self) {
-        match self.adapter {
-            #[cfg(feature = "runtime-libcontainer")]
-            Adapter::Libcontainer(ref runtime) => runtime.shut_down().await,
-            #[cfg(feature = "runtime-docker")]
-            Adapter::Docker(ref runtime) => runtime.shut_down().await,
+        for adapter in self.adapter.candidates() {
+            adapter.shut_down().await;
         }
     }
 }
@@ -266,11 +366,7 @@ impl Application {
             background: Arc::new(tasks.clone()),
         };
         let execution = RunService::new(ports, policy.clone()).context("the execution policy")?;
-        tracing::info!(
-            runtime = runtime.kind,
-            chosen_by = runtime.chosen_by,
-            "ready"
-        );
+        tracing::info!(chosen_by = runtime.chosen_by, "ready");
         Ok(Self {
             execution: Arc::new(execution),
             policy,
@@ -285,6 +381,27 @@ impl Application {
         self.tasks.finish().await;
         self.runtime.shut_down().await;
     }
+}
+
+/// Where files are kept that can be made anew: below `XDG_CACHE_HOME`, else `~/.cache`, of root
+/// `/var/cache` (XDG Base Directory, Filesystem Hierarchy Standard 5.5).
+#[cfg(feature = "runtime-podman")]
+fn cache_directory() -> anyhow::Result<PathBuf> {
+    let set = |name: &str| {
+        let path = std::env::var_os(name).map(PathBuf::from)?;
+        path.is_absolute().then_some(path)
+    };
+    let root = || {
+        nix::unistd::geteuid()
+            .is_root()
+            .then(|| "/var/cache".into())
+    };
+    let home = || set("HOME").map(|home| home.join(".cache"));
+    set("XDG_CACHE_HOME")
+        .or_else(root)
+        .or_else(home)
+        .map(|cache: PathBuf| cache.join("mcp-forge"))
+        .context("there is no directory for caches: set XDG_CACHE_HOME or HOME")
 }
 
 /// Where the logs and files of runs go that are too large for memory: `TMPDIR`, else the place for
@@ -308,11 +425,24 @@ mod tests {
                 .map(|e| e.to_string());
             error.unwrap_or_default()
         };
-        assert!(refused("podman").contains("podman (--runtime) is not supported"));
         assert!(refused("warp").contains("unknown runtime \"warp\""));
         match Runtime::choose(None, &settings) {
-            Ok(chosen) => assert_eq!((chosen.kind, chosen.chosen_by), ("libcontainer", "auto")),
-            Err(e) if cfg!(feature = "runtime-libcontainer") => panic!("{e}"),
+            Ok(chosen) => {
+                let candidates = chosen.adapter.candidates();
+                let kinds: Vec<&str> = candidates.iter().map(Candidate::kind).collect();
+                let built = RUNTIMES
+                    .iter()
+                    .filter(|(_, state)| *state == Availability::Built);
+                let built: Vec<&str> = built.map(|(kind, _)| *kind).collect();
+                assert_eq!((kinds, chosen.chosen_by), (built, "auto"));
+            }
+            Err(e)
+                if RUNTIMES
+                    .iter()
+                    .any(|(_, state)| *state == Availability::Built) =>
+            {
+                panic!("{e}")
+            }
             Err(e) => assert!(e.to_string().contains("compiled without any runtime")),
         }
     }

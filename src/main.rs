@@ -2,6 +2,7 @@
 //!
 //! It holds no rule of its own: what may run is the domain's, how it runs the adapters'.
 
+mod automatic;
 mod cli;
 mod commands;
 mod compose;

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{counted, print};
 use crate::cli::Doctor;
-use crate::compose::{Application, Runtime, docker_version, spool_directory};
+use crate::compose::{Application, ENGINES, Runtime, engine_version, spool_directory};
 use crate::settings::Settings;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -87,8 +87,7 @@ pub(crate) async fn doctor(
     ];
     let works = match Runtime::choose(runtime, settings) {
         Ok(chosen) => {
-            let evidence = format!("{} ({})", chosen.kind, chosen.chosen_by);
-            checks.push(Check::ok("runtime", evidence));
+            checks.push(Check::ok("runtime", chosen.explain().await));
             let groups = control_groups(&chosen).await;
             let mut works = groups.state != State::Failed;
             checks.push(groups);
@@ -278,28 +277,17 @@ fn python() -> Check {
 /// Longest wait for an engine that is only looked at.
 const ENGINE: Duration = Duration::from_secs(5);
 
-/// Those that are installed, and whether the one that could be used answers. None is needed.
+/// Whether those that could be used answer. None is needed.
 async fn engines() -> Check {
-    let installed = |engine: &&str| {
-        let directories = ["/usr/bin", "/usr/local/bin"];
-        let mut places = directories.iter().map(|dir| Path::new(dir).join(engine));
-        places.any(|place| place.exists())
+    let ask = |engine| async move {
+        match tokio::time::timeout(ENGINE, engine_version(engine)).await {
+            Ok(Ok(version)) => format!("{engine} {version} answers (`--runtime {engine}`)"),
+            Ok(Err(why)) => format!("no {engine}: {why}"),
+            Err(_) => format!("{engine} does not answer for {} s", ENGINE.as_secs()),
+        }
     };
-    let there: Vec<&str> = ["podman", "docker"].into_iter().filter(installed).collect();
-    let found = match there.as_slice() {
-        [] => "none installed".to_owned(),
-        there => format!("{} installed", there.join(" and ")),
-    };
-    let docker = tokio::time::timeout(ENGINE, docker_version()).await;
-    let docker = match docker {
-        Ok(Ok(version)) => format!("Docker {version} answers (`--runtime docker`)"),
-        Ok(Err(why)) => format!("no Docker: {why}"),
-        Err(_) => format!("Docker does not answer for {} s", ENGINE.as_secs()),
-    };
-    Check::ok(
-        "engines",
-        format!("{found}; {docker}; podman is not used by this version"),
-    )
+    let told = futures::future::join_all(ENGINES.map(ask)).await;
+    Check::ok("engines", told.join("; "))
 }
 
 /// Room below which a disk is told of.
@@ -363,16 +351,15 @@ async fn control_groups(runtime: &Runtime) -> Check {
     const NAME: &str = "control groups";
     let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let kind = if v2 { "v2" } else { "v1" };
+    let info = runtime.port.info().await;
+    runtime.shut_down().await;
+    let embedded = info.as_ref().is_ok_and(|info| info.kind == "libcontainer");
     let mend = match (v2, nix::unistd::geteuid().is_root()) {
-        _ if runtime.kind != "libcontainer" => {
-            "see the engine's own documentation for what is named here"
-        }
+        _ if !embedded => "see the engine's own documentation for what is named here",
         (true, true) => "systemd-run --scope -p Delegate=yes mcp-forge doctor",
         (true, false) => "systemd-run --user --scope -p Delegate=yes mcp-forge doctor",
         (false, _) => "boot with systemd.unified_cgroup_hierarchy=1, which is cgroup v2",
     };
-    let info = runtime.port.info().await;
-    runtime.shut_down().await;
     match info {
         Ok(info) if info.weak.is_empty() => Check::ok(
             NAME,

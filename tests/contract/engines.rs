@@ -1,47 +1,114 @@
 //! What only engines have: containers that outlive their server.
 
+use std::future::Future;
 use std::process::Command;
 
-use libtest_mimic::Failed;
-use mcp_forge_docker::{DockerRuntime, Endpoint};
-use mcp_forge_guest::PLACED;
+use libtest_mimic::{Failed, Trial};
+use mcp_forge_engine::{Connect, EngineRuntime};
 use mcp_forge_ports::PortErrorKind;
 use mcp_forge_ports::contract::Subject;
 use mcp_forge_ports::driven::ContainerRuntime;
+use mcp_forge_ports::vocabulary::SandboxExit;
 
-use crate::subjects::DOCKER;
+use crate::subjects::{DOCKER, PODMAN, PODMAN_ROOTLESS, docker_at, podman_at};
 
-fn docker(address: &str, arguments: &[&str]) -> Result<String, Failed> {
-    let done = Command::new("docker")
-        .args(["-H", address])
-        .args(arguments)
-        .output()?;
-    if !done.status.success() {
-        return Err(format!("docker {arguments:?}: {done:?}").into());
-    }
-    Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
+/// An engine and how it is made, for one test.
+#[derive(Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    /// The variable with the address of the engine of the tests.
+    variable: &'static str,
+    /// Its command line, to which the address follows.
+    command: [&'static str; 2],
+    /// The script that starts one, and its last argument.
+    script: [&'static str; 2],
 }
 
-/// Containers of a server that is gone are removed by the next one, those of others are not.
-pub(crate) fn leftovers_are_removed() -> Result<(), Failed> {
-    let Some(address) = std::env::var(DOCKER).ok() else {
-        return crate::missing("docker", format!("{DOCKER} names no engine")).map(drop);
+const KINDS: [Kind; 3] = [
+    Kind {
+        name: "docker",
+        variable: DOCKER,
+        command: ["docker", "-H"],
+        script: ["docker", "root"],
+    },
+    Kind {
+        name: "podman as root",
+        variable: PODMAN,
+        command: ["podman", "--url"],
+        script: ["podman", "root"],
+    },
+    Kind {
+        name: "podman rootless",
+        variable: PODMAN_ROOTLESS,
+        command: ["podman", "--url"],
+        script: ["podman", "rootless"],
+    },
+];
+
+/// Both tests on each engine.
+pub(crate) fn trials() -> Vec<Trial> {
+    let of = |kind: Kind| {
+        let leftovers = move || match (kind.address()?, kind.command[0]) {
+            (Some(address), "docker") => leftovers_are_removed(kind, &address, docker_at),
+            (Some(address), _) => leftovers_are_removed(kind, &address, podman_at),
+            (None, _) => Ok(()),
+        };
+        let restart = move || match (kind.address()?, kind.command[0]) {
+            (Some(_), "docker") => a_restart_is_survived(kind, docker_at),
+            (Some(_), _) => a_restart_is_survived(kind, podman_at),
+            (None, _) => Ok(()),
+        };
+        [
+            Trial::test(format!("{}: leftovers_are_removed", kind.name), leftovers),
+            Trial::test(format!("{}: a_restart_is_survived", kind.name), restart),
+        ]
     };
-    let endpoint = || {
-        let set = |name: &str| (name == "DOCKER_HOST").then(|| address.clone().into());
-        Endpoint::find(set).map_err(|error| Failed::from(error.to_string()))
-    };
+    KINDS.into_iter().flat_map(of).collect()
+}
+
+impl Kind {
+    /// Nothing where the host has none and needs none.
+    fn address(&self) -> Result<Option<String>, Failed> {
+        let address = std::env::var(self.variable).ok();
+        if address.is_none() {
+            let why = format!("{} names no engine", self.variable);
+            crate::missing(self.name, why)?;
+        }
+        Ok(address)
+    }
+
+    fn ask(&self, address: &str, arguments: &[&str]) -> Result<String, Failed> {
+        let [program, option] = self.command;
+        let done = Command::new(program)
+            .args([option, address])
+            .args(arguments)
+            .output()?;
+        if !done.status.success() {
+            return Err(format!("{program} {arguments:?}: {done:?}").into());
+        }
+        Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
+    }
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Failed> {
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
+    Ok(tokio.block_on(work))
+}
+
+/// Containers of a server that is gone are removed by the next one, those of others are not.
+fn leftovers_are_removed<C: Connect>(
+    kind: Kind,
+    address: &str,
+    make: impl Fn(&str) -> EngineRuntime<C>,
+) -> Result<(), Failed> {
     let warm_up = || -> Result<(), Failed> {
-        let runtime = DockerRuntime::new(endpoint()?, &PLACED);
-        tokio
-            .block_on(runtime.warm_up())
-            .map_err(|error| error.chain().into())
+        block_on(make(address).warm_up())?.map_err(|error| error.chain().into())
     };
+    let docker = |arguments: &[&str]| kind.ask(address, arguments);
     warm_up()?;
-    let image = docker(&address, &["images", "--quiet", "mcp-forge/host"])?;
+    let image = docker(&["images", "--quiet", "mcp-forge/host"])?;
     let image = image.lines().next().unwrap_or_default().to_owned();
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let namespace = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/pid")?);
@@ -66,22 +133,19 @@ pub(crate) fn leftovers_are_removed() -> Result<(), Failed> {
         ("io.mcp-forge.owner=nonsense".to_owned(), true),
         ("of.somebody=else".to_owned(), true),
     ] {
-        let id = docker(
-            &address,
-            &[
-                "create",
-                "--network",
-                "none",
-                "--label",
-                &label,
-                &image,
-                "/x",
-            ],
-        )?;
+        let id = docker(&[
+            "create",
+            "--network",
+            "none",
+            "--label",
+            &label,
+            &image,
+            "/x",
+        ])?;
         made.push((id, label, stays));
     }
     warm_up()?;
-    let left = docker(&address, &["ps", "--all", "--no-trunc", "--quiet"])?;
+    let left = docker(&["ps", "--all", "--no-trunc", "--quiet"])?;
     let mut wrong = Vec::new();
     for (id, label, stays) in made {
         let is_left = left.lines().any(|one| one == id);
@@ -89,7 +153,7 @@ pub(crate) fn leftovers_are_removed() -> Result<(), Failed> {
             wrong.push(format!("{label}: left is {is_left}"));
         }
         if is_left {
-            docker(&address, &["rm", &id])?;
+            docker(&["rm", &id])?;
         }
     }
     if wrong.is_empty() {
@@ -100,14 +164,19 @@ pub(crate) fn leftovers_are_removed() -> Result<(), Failed> {
 }
 
 /// An engine of its own, ended with the test.
-struct Engine(tempfile::TempDir);
+struct Engine {
+    kind: Kind,
+    directory: tempfile::TempDir,
+}
 
 impl Engine {
     fn act(&self, action: &str) -> Result<String, Failed> {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/engines/docker");
-        let done = Command::new(script)
+        let [script, argument] = self.kind.script;
+        let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/engines");
+        let done = Command::new(format!("{scripts}/{script}"))
             .arg(action)
-            .arg(self.0.path().join("docker"))
+            .arg(self.directory.path().join("engine"))
+            .arg(argument)
             .output()?;
         if !done.status.success() {
             return Err(format!("{action}: {done:?}").into());
@@ -122,24 +191,20 @@ impl Drop for Engine {
     }
 }
 
-/// An engine that ends takes its sandboxes along, which is told; when it is there again, so is the
-/// runtime.
-pub(crate) fn a_restart_is_survived() -> Result<(), Failed> {
-    if std::env::var_os(DOCKER).is_none() {
-        return crate::missing("docker", format!("{DOCKER} names no engine")).map(drop);
-    }
+/// An engine that ends takes its sandboxes along, or leaves them behind without their stream: either
+/// is told. When it is there again, so is the runtime, and nothing is left.
+fn a_restart_is_survived<C: Connect>(
+    kind: Kind,
+    make: impl Fn(&str) -> EngineRuntime<C>,
+) -> Result<(), Failed> {
     let directory = tempfile::Builder::new()
         .prefix("test-engine-")
         .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o711))
         .tempdir_in("/var/tmp")?;
-    let engine = Engine(directory);
+    let engine = Engine { kind, directory };
     let address = engine.act("start")?;
-    let endpoint = Endpoint::find(|name| (name == "DOCKER_HOST").then(|| address.clone().into()));
-    let runtime = DockerRuntime::new(endpoint.map_err(|error| error.to_string())?, &PLACED);
-    let tokio = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    tokio.block_on(async {
+    let runtime = make(&address);
+    block_on(async {
         let failed = |error: mcp_forge_ports::PortError| Failed::from(error.chain());
         let started = async || {
             let spec = Subject::spec();
@@ -149,21 +214,22 @@ pub(crate) fn a_restart_is_survived() -> Result<(), Failed> {
         };
         let (lost, _stream) = started().await?;
         engine.act("restart")?;
+        runtime.kill(&lost).await.map_err(failed)?;
         match runtime.wait(&lost).await {
             Err(error) if error.kind == PortErrorKind::NotFound => {}
-            // It was ended by the engine.
-            Ok(exit) if exit != mcp_forge_ports::vocabulary::SandboxExit::Exited(0) => {}
+            // It was ended by the engine, or by us.
+            Ok(exit) if exit != SandboxExit::Exited(0) => {}
             told => return Err(format!("{told:?}").into()),
         }
         runtime.remove(&lost).await.map_err(failed)?;
         let (again, _stream) = started().await?;
         runtime.kill(&again).await.map_err(failed)?;
         runtime.remove(&again).await.map_err(failed)?;
-        let left = docker(&address, &["ps", "--all", "--quiet"])?;
+        let left = kind.ask(&address, &["ps", "--all", "--quiet"])?;
         if left.is_empty() {
             Ok(())
         } else {
             Err(format!("left: {left}").into())
         }
-    })
+    })?
 }

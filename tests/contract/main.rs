@@ -35,14 +35,7 @@ fn main() -> ExitCode {
     let mut trials = vec![Trial::test("the_document_has_every_case", || {
         parity::check().map_err(Failed::from)
     })];
-    trials.push(Trial::test(
-        "docker_leftovers_are_removed",
-        engines::leftovers_are_removed,
-    ));
-    trials.push(Trial::test(
-        "docker_that_starts_again_serves_again",
-        engines::a_restart_is_survived,
-    ));
+    trials.extend(engines::trials());
     for runtime in &RUNTIMES {
         trials.extend(cases().into_iter().map(|case| trial(runtime, case, &table)));
     }

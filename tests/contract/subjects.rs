@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +9,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use mcp_forge_docker::{DockerRuntime, Endpoint};
+use mcp_forge_docker::{Docker, DockerRuntime};
 use mcp_forge_guest::{PLACED, StreamGuest};
 use mcp_forge_libcontainer::LibcontainerRuntime;
+use mcp_forge_podman::{Podman, PodmanRuntime};
 use mcp_forge_ports::contract::{Outside, Subject};
+use mcp_forge_ports::driven::ContainerRuntime;
 use mcp_forge_ports::vocabulary::SandboxId;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -29,11 +30,13 @@ pub(crate) struct Runtime {
 /// A runtime for one case, and how it is ended.
 pub(crate) struct Made {
     pub(crate) subject: Subject,
-    pub(crate) end: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>,
+    pub(crate) end: End,
 }
 
+type End = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
+
 /// Each one.
-pub(crate) const RUNTIMES: [Runtime; 2] = [
+pub(crate) const RUNTIMES: [Runtime; 4] = [
     Runtime {
         name: "libcontainer",
         missing: || {
@@ -43,17 +46,49 @@ pub(crate) const RUNTIMES: [Runtime; 2] = [
         make: || libcontainer().boxed(),
     },
     Runtime {
+        name: "podman as root",
+        missing: || no_engine(PODMAN),
+        make: || podman(PODMAN).boxed(),
+    },
+    Runtime {
+        name: "podman rootless",
+        missing: || no_engine(PODMAN_ROOTLESS),
+        make: || podman(PODMAN_ROOTLESS).boxed(),
+    },
+    Runtime {
         name: "docker",
-        missing: || {
-            let set = std::env::var_os(DOCKER).is_some();
-            (!set).then(|| format!("{DOCKER} names no engine; see tests/engines"))
-        },
+        missing: || no_engine(DOCKER),
         make: || docker().boxed(),
     },
 ];
 
-/// The address of the engine of the tests.
+/// The addresses of the engines of the tests.
 pub(crate) const DOCKER: &str = "MCP_FORGE_TEST_DOCKER";
+pub(crate) const PODMAN: &str = "MCP_FORGE_TEST_PODMAN";
+pub(crate) const PODMAN_ROOTLESS: &str = "MCP_FORGE_TEST_PODMAN_ROOTLESS";
+
+fn no_engine(address: &str) -> Option<String> {
+    let set = std::env::var_os(address).is_some();
+    (!set).then(|| format!("{address} names no engine; see tests/engines"))
+}
+
+/// The runtime on the Docker engine of this address.
+pub(crate) fn docker_at(address: &str) -> DockerRuntime {
+    let set = |name: &str| (name == "DOCKER_HOST").then(|| address.into());
+    let endpoint = mcp_forge_docker::Endpoint::find(set);
+    let endpoint = endpoint.unwrap_or_else(|error| panic!("{error}"));
+    DockerRuntime::new(Docker::new(endpoint, &PLACED))
+}
+
+/// The runtime on the Podman of this address.
+pub(crate) fn podman_at(address: &str) -> PodmanRuntime {
+    let set = |name: &str| (name == "CONTAINER_HOST").then(|| address.into());
+    let endpoint = mcp_forge_podman::Endpoint::find(set, 0);
+    let endpoint = endpoint.unwrap_or_else(|error| panic!("{error}"));
+    // Beside the socket, where the engine can read.
+    let cache = endpoint.socket.with_file_name("cache");
+    PodmanRuntime::new(Podman::new(endpoint, &PLACED, cache))
+}
 
 async fn libcontainer() -> Made {
     let runtime = Arc::new(LibcontainerRuntime::new());
@@ -70,37 +105,53 @@ async fn libcontainer() -> Made {
     }
 }
 
-async fn docker() -> Made {
-    let endpoint = Endpoint::find(|name| match name {
-        "DOCKER_HOST" => std::env::var_os(DOCKER),
-        _ => None,
-    });
-    let endpoint = endpoint.unwrap_or_else(|error| panic!("{error}"));
-    let socket = endpoint.socket.clone();
-    let runtime = Arc::new(DockerRuntime::new(endpoint, &PLACED));
-    let subject = Subject {
-        runtime: Arc::clone(&runtime) as _,
-        guest: Arc::new(StreamGuest),
-        outside: Some(Arc::new(CommandLine { socket })),
-        runs_programs: true,
-    };
-    let end = move || async move { runtime.shut_down().await }.boxed();
-    Made {
-        subject,
-        end: Box::new(end),
-    }
+fn address(variable: &str) -> String {
+    std::env::var(variable).unwrap()
 }
 
-/// Docker's own command line.
+async fn docker() -> Made {
+    let address = address(DOCKER);
+    let runtime = Arc::new(docker_at(&address));
+    let ended = Arc::clone(&runtime);
+    let end = move || async move { ended.shut_down().await }.boxed();
+    engine(runtime, ["docker", "-H"], address, Box::new(end))
+}
+
+async fn podman(variable: &str) -> Made {
+    let address = address(variable);
+    let runtime = Arc::new(podman_at(&address));
+    let ended = Arc::clone(&runtime);
+    let end = move || async move { ended.shut_down().await }.boxed();
+    engine(runtime, ["podman", "--url"], address, Box::new(end))
+}
+
+fn engine(
+    runtime: Arc<dyn ContainerRuntime>,
+    command: [&'static str; 2],
+    address: String,
+    end: End,
+) -> Made {
+    let subject = Subject {
+        runtime,
+        guest: Arc::new(StreamGuest),
+        outside: Some(Arc::new(CommandLine { command, address })),
+        runs_programs: true,
+    };
+    Made { subject, end }
+}
+
+/// The engine's own command line.
 struct CommandLine {
-    socket: PathBuf,
+    command: [&'static str; 2],
+    address: String,
 }
 
 #[async_trait]
 impl Outside for CommandLine {
     async fn take_away(&self, id: &SandboxId) {
-        let removed = Command::new("docker")
-            .args(["-H", &format!("unix://{}", self.socket.display())])
+        let [program, option] = self.command;
+        let removed = Command::new(program)
+            .args([option, &self.address])
             .args(["rm", "--force", &format!("mcp-forge-{id}")])
             .output()
             .unwrap();

@@ -5,15 +5,11 @@
 //! attached standard input and output. It decides nothing: what a field of the specification
 //! cannot be made of is refused.
 
-mod counters;
 mod endpoint;
+mod engine;
 mod error;
-mod owner;
-mod presentation;
 mod request;
-mod runtime;
-mod seccomp;
 mod stream;
 
 pub use endpoint::{Endpoint, EndpointError};
-pub use runtime::DockerRuntime;
+pub use engine::{Containers, Docker, DockerRuntime};

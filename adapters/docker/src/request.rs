@@ -8,14 +8,12 @@ use bollard::models::{
     MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits, RestartPolicy,
     RestartPolicyNameEnum,
 };
+use mcp_forge_engine::{
+    CPU_PERIOD, LABEL_INSTANCE, LABEL_OWNER, LABEL_SANDBOX, LINGER, OF_ENGINES, int, rlimits,
+    tmpfs_inodes,
+};
 use mcp_forge_ports::vocabulary::{ResourceLimits, SandboxSpec};
 use mcp_forge_presentation::{ENVIRONMENT, FORGE, HOST_NAME, MASKED, READ_ONLY, USER};
-
-/// What marks everything that mcp-forge makes.
-pub(crate) const LABEL_INSTANCE: &str = "io.mcp-forge.instance";
-pub(crate) const LABEL_SANDBOX: &str = "io.mcp-forge.sandbox";
-/// The process that made it: see `owner`.
-pub(crate) const LABEL_OWNER: &str = "io.mcp-forge.owner";
 
 /// The same for every container of one runtime.
 pub(crate) struct Common {
@@ -28,41 +26,19 @@ pub(crate) struct Common {
     pub(crate) recursive_read_only: bool,
 }
 
-/// What engines put into each container and no sandbox has: devices and drivers of the kernel,
-/// terminals, message queues.
-const OF_ENGINES: [&str; 3] = ["/sys", "/dev/pts", "/dev/mqueue"];
-
-/// Its control group goes with a container, and what was counted with it: the agent stays for so
-/// long, or until it is killed.
-const LINGER: &str = "FORGE_LINGER_MS=500";
-
-/// Of the period of 100 ms.
-const CPU_PERIOD: i64 = 100_000;
-
-fn int(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
 fn tmpfs(bytes: u64, options: &str) -> String {
-    // One inode for each 4 KiB, so that empty files are bounded as well.
-    let inodes = (bytes / 4096).max(1024);
+    let inodes = tmpfs_inodes(bytes);
     format!("rw,nosuid,nodev,size={bytes},nr_inodes={inodes},{options}")
 }
 
 fn ulimits(limits: &ResourceLimits) -> Vec<ResourcesUlimits> {
-    [
-        ("nofile", int(limits.descriptors)),
-        ("core", 0),
-        ("memlock", 64 * 1024),
-        ("msgqueue", 64 * 1024),
-        ("sigpending", 256),
-    ]
-    .map(|(name, value)| ResourcesUlimits {
-        name: Some(name.to_owned()),
-        soft: Some(value),
-        hard: Some(value),
-    })
-    .into()
+    rlimits(limits)
+        .map(|(name, value)| ResourcesUlimits {
+            name: Some(name.to_owned()),
+            soft: Some(value),
+            hard: Some(value),
+        })
+        .into()
 }
 
 impl Common {
@@ -88,6 +64,8 @@ impl Common {
         let limits = &spec.limits;
         let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         let masked = MASKED.iter().copied().chain(OF_ENGINES).map(str::to_owned);
+        let linger = format!("{}={}", LINGER.0, LINGER.1);
+        let environment = ENVIRONMENT.iter().map(ToString::to_string).chain([linger]);
         let host_config = HostConfig {
             memory: Some(int(limits.memory_bytes)),
             memory_swap: Some(int(limits.memory_bytes)),
@@ -153,7 +131,7 @@ impl Common {
             user: Some(format!("{USER}:{USER}")),
             cmd: Some(vec![format!("{FORGE}/agent")]),
             entrypoint: Some(Vec::new()),
-            env: Some(owned(&[&ENVIRONMENT[..], &[LINGER]].concat())),
+            env: Some(environment.collect()),
             working_dir: Some("/workspace".to_owned()),
             attach_stdin: Some(true),
             attach_stdout: Some(true),

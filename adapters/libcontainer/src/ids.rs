@@ -17,8 +17,9 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use crate::warden::{privileged, run_id_helper};
 
 /// The ids that servers of root use. systemd documents them as used by nobody (its `UIDS-GIDS`
-/// page), so no container tool's ids and no user's overlap them.
-const UNUSED: std::ops::Range<u32> = 1_879_048_192..2_147_352_576;
+/// page), so no container tool's ids and no user's overlap them; the last range is that of sandboxes on
+/// Podman.
+const UNUSED: std::ops::Range<u32> = 1_879_048_192..2_147_287_040;
 
 /// How many ids the namespace gets.
 const COUNT: u32 = 65_536;

@@ -2,7 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The label of the process that made a container.
+pub const LABEL_OWNER: &str = "io.mcp-forge.owner";
 
 /// From this age on a container is nobody's whose owner cannot be looked up from here.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
@@ -10,7 +13,7 @@ const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 /// A process, by what no other one has: boot of the kernel, namespace of process ids, id and time of
 /// its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub struct Owner {
     boot: String,
     namespace: u64,
     process: u32,
@@ -19,7 +22,7 @@ pub(crate) struct Owner {
 
 impl Owner {
     /// This process.
-    pub(crate) fn own() -> Self {
+    pub fn own() -> Self {
         let process = std::process::id();
         Self {
             boot: boot(),
@@ -30,7 +33,7 @@ impl Owner {
     }
 
     /// As it is in a label.
-    pub(crate) fn encode(&self) -> String {
+    pub fn encode(&self) -> String {
         format!(
             "{}/{}/{}/{}",
             self.boot, self.namespace, self.process, self.start
@@ -38,7 +41,7 @@ impl Owner {
     }
 
     /// What a label says; nothing for one that is not ours.
-    pub(crate) fn decode(label: &str) -> Option<Self> {
+    fn decode(label: &str) -> Option<Self> {
         let mut parts = label.split('/');
         let owner = Self {
             boot: parts.next()?.to_owned(),
@@ -50,7 +53,7 @@ impl Owner {
     }
 
     /// Whether it is gone, so far as that can be told from `own`, of a container of this age.
-    pub(crate) fn is_gone(&self, own: &Self, age: Duration) -> bool {
+    fn is_gone(&self, own: &Self, age: Duration) -> bool {
         if self.boot != own.boot {
             return true;
         }
@@ -59,6 +62,20 @@ impl Owner {
         }
         start(self.process) != Some(self.start)
     }
+}
+
+/// Which of these containers, each with its id, its label and the time of its creation (seconds since
+/// 1970), are of servers that are gone.
+pub fn leftovers<'a>(containers: impl IntoIterator<Item = (&'a str, &'a str, u64)>) -> Vec<String> {
+    let own = Owner::own();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let gone = containers.into_iter().filter(|(_, label, created)| {
+        let age = now.saturating_sub(Duration::from_secs(*created));
+        Owner::decode(label).is_some_and(|owner| owner.is_gone(&own, age))
+    });
+    gone.map(|(id, ..)| id.to_owned()).collect()
 }
 
 fn boot() -> String {

@@ -11,23 +11,26 @@ use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
 /// Name of the image without its tag, which is the hash of what is in it.
-pub(crate) const REPOSITORY: &str = "mcp-forge/host";
+pub const REPOSITORY: &str = "mcp-forge/host";
 
-pub(crate) struct Presentation {
+/// What an engine is given once.
+pub struct Presentation {
     /// The root file system, tar.
-    pub(crate) archive: Vec<u8>,
-    pub(crate) tag: String,
+    pub archive: Vec<u8>,
+    /// Hash of the archive.
+    pub tag: String,
     /// What of the host is bound, each at the place that it has there.
-    pub(crate) binds: Vec<String>,
+    pub binds: Vec<String>,
 }
 
 impl Presentation {
-    /// That of this host.
+    /// That of this host; `workspace` is the mode of the directory under the mount of /workspace, which
+    /// runc gives to what is mounted there, whatever its options say.
     ///
     /// # Errors
     ///
     /// When the host's directories cannot be looked at.
-    pub(crate) fn of_host(placed: &[Placed]) -> io::Result<Self> {
+    pub fn of_host(placed: &[Placed], workspace: u32) -> io::Result<Self> {
         let mut archive = Archive {
             builder: Builder::new(Vec::new()),
             directories: BTreeSet::new(),
@@ -36,9 +39,8 @@ impl Presentation {
         for directory in ["dev", "etc", "proc", "run", "sys"] {
             archive.directory(directory)?;
         }
-        // What is mounted there gets their modes from runc, whatever its options say.
         archive.directory_of_mode("tmp", 0o1777)?;
-        archive.directory_of_mode("workspace", 0o700)?;
+        archive.directory_of_mode("workspace", workspace)?;
         for name in SYSTEM {
             let source = Path::new("/").join(name);
             match fs::symlink_metadata(&source) {
@@ -104,7 +106,8 @@ impl Presentation {
         })
     }
 
-    pub(crate) fn image(&self) -> String {
+    /// The image's name and tag.
+    pub fn image(&self) -> String {
         format!("{REPOSITORY}:{}", self.tag)
     }
 }
@@ -166,8 +169,8 @@ mod tests {
             contents: b"pass",
             executable: false,
         }];
-        let made = Presentation::of_host(&placed).unwrap();
-        let again = Presentation::of_host(&placed).unwrap();
+        let made = Presentation::of_host(&placed, 0o700).unwrap();
+        let again = Presentation::of_host(&placed, 0o700).unwrap();
         assert_eq!(made.tag, again.tag);
         let mut archive = tar::Archive::new(made.archive.as_slice());
         let entries: BTreeMap<String, u32> = archive

@@ -1,0 +1,367 @@
+//! The life of sandboxes on an engine.
+//!
+//! What is asked of one sandbox is done one after the other, each in a task of its own: a caller
+//! who gives up leaves nothing half made that nobody knows of.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use mcp_forge_ports::driven::{ByteStream, ContainerRuntime};
+use mcp_forge_ports::vocabulary::{
+    EffectiveLimits, ResourceLimits, RuntimeInfo, SandboxExit, SandboxId, SandboxRoot, SandboxSpec,
+    SandboxUsage,
+};
+use mcp_forge_ports::{PortError, PortErrorKind};
+use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedMutexGuard, watch};
+
+use crate::counters::{self, Found, Groups};
+use crate::{Connect, Connected, End, Engine};
+
+/// Longest wait for a container whose end or removal the engine has accepted.
+const END: Duration = Duration::from_secs(20);
+
+#[derive(Debug, PartialEq, Eq)]
+enum Phase {
+    /// The engine was not asked yet, or refused.
+    New,
+    Made,
+    Started,
+    Killed,
+    Removed,
+}
+
+struct Sandbox {
+    limits: ResourceLimits,
+    phase: Arc<AsyncMutex<Phase>>,
+    end: watch::Sender<Option<End>>,
+    /// Known from the start on, where they can be seen.
+    groups: OnceLock<Groups>,
+}
+
+/// Sandboxes as containers of the engine that `C` finds.
+///
+/// Nothing is asked of it before the first use, or [`EngineRuntime::warm_up`].
+pub struct EngineRuntime<C: Connect> {
+    connect: C,
+    engine: OnceCell<Arc<Connected<C::Engine>>>,
+    sandboxes: Arc<Mutex<HashMap<String, Arc<Sandbox>>>>,
+}
+
+impl<C: Connect> EngineRuntime<C> {
+    /// A runtime on an engine.
+    pub fn new(connect: C) -> Self {
+        Self {
+            connect,
+            engine: OnceCell::new(),
+            sandboxes: Arc::default(),
+        }
+    }
+
+    /// Connects, as the first use would.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Connect::connect`].
+    pub async fn warm_up(&self) -> Result<(), PortError> {
+        self.engine().await.map(drop)
+    }
+
+    /// The version of the engine, of which nothing else is asked.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Connect::version`].
+    pub async fn version(&self) -> Result<String, PortError> {
+        self.connect.version().await
+    }
+
+    /// Removes every sandbox that is left.
+    pub async fn shut_down(&self) {
+        let ids: Vec<String> = self.all().keys().cloned().collect();
+        let removals = ids.into_iter().map(|id| async move {
+            if let Err(error) = self.remove(&SandboxId(id)).await {
+                tracing::warn!("{}", error.chain());
+            }
+        });
+        futures::future::join_all(removals).await;
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Sandbox>>> {
+        self.sandboxes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sandbox(&self, verb: &str, id: &SandboxId) -> Result<Arc<Sandbox>, PortError> {
+        let found = self.all().get(&id.0).cloned();
+        found.ok_or_else(|| not_there(verb, id))
+    }
+
+    async fn engine(&self) -> Result<Arc<Connected<C::Engine>>, PortError> {
+        let connect = || async { self.connect.connect().await.map(Arc::new) };
+        self.engine.get_or_try_init(connect).await.cloned()
+    }
+}
+
+fn not_there(verb: &str, id: &SandboxId) -> PortError {
+    PortError::new(
+        PortErrorKind::NotFound,
+        format!("cannot {verb} {id}: no such container"),
+    )
+}
+
+/// Name of a sandbox's container.
+fn name(id: &SandboxId) -> String {
+    format!("mcp-forge-{id}")
+}
+
+/// Does it to its end, whether the caller waits or not.
+async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, PortError>> + Send + 'static,
+) -> Result<T, PortError> {
+    tokio::spawn(work).await.unwrap_or_else(|error| {
+        Err(
+            PortError::new(PortErrorKind::Internal, "a task of the runtime ended")
+                .with_source(error),
+        )
+    })
+}
+
+/// What can be told of a sandbox that has ended.
+fn told(end: End, verb: &str, id: &SandboxId) -> Result<SandboxExit, PortError> {
+    match end {
+        End::Exit { exit, .. } => Ok(exit),
+        End::Gone => Err(not_there(verb, id)),
+    }
+}
+
+async fn ended(sandbox: &Sandbox) -> End {
+    let mut end = sandbox.end.subscribe();
+    let end = end.wait_for(Option::is_some).await.map(|end| *end);
+    end.ok().flatten().unwrap_or(End::Gone)
+}
+
+/// Reads back what the engine was asked to enforce, and remembers where that is.
+async fn check_limits<E: Engine>(
+    connected: &Connected<E>,
+    sandbox: &Sandbox,
+    name: &str,
+) -> Result<(), PortError> {
+    let state = match connected.engine.state(name).await {
+        Ok(state) => state,
+        // It was taken away: its end tells that.
+        Err(error) if error.kind == PortErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let Some(process) = state.process else {
+        return Ok(());
+    };
+    match counters::find(process, &state.id) {
+        Found::Groups(groups) => {
+            if let Some(bounds) = groups.bounds() {
+                connected.able.check(&sandbox.limits, &bounds, name)?;
+            }
+            let _ = sandbox.groups.set(groups);
+            Ok(())
+        }
+        Found::Elsewhere if !connected.able.nothing() => {
+            let what = format!(
+                "{name}: the control group of process {process} is not that of the container"
+            );
+            Err(PortError::new(PortErrorKind::Unsupported, what).with_hint(
+                "run the server on the engine's own host, and not in a container of its own",
+            ))
+        }
+        Found::Elsewhere | Found::Ended => Ok(()),
+    }
+}
+
+#[async_trait]
+impl<C: Connect> ContainerRuntime for EngineRuntime<C> {
+    async fn info(&self) -> Result<RuntimeInfo, PortError> {
+        Ok(self.engine().await?.info.clone())
+    }
+
+    async fn create(&self, spec: &SandboxSpec) -> Result<EffectiveLimits, PortError> {
+        let id = &spec.id;
+        let unsupported = |what: String| Err(PortError::new(PortErrorKind::Unsupported, what));
+        if !id.is_name() {
+            return unsupported(format!(
+                "sandbox id \"{id}\" is not 1 to 64 of [A-Za-z0-9_-]"
+            ));
+        }
+        let SandboxRoot::Host = spec.root else {
+            return unsupported(format!("root {:?} is not supported", spec.root));
+        };
+        let connected = self.engine().await?;
+        let sandbox = Arc::new(Sandbox {
+            limits: spec.limits.clone(),
+            phase: Arc::new(AsyncMutex::new(Phase::New)),
+            end: watch::Sender::new(None),
+            groups: OnceLock::new(),
+        });
+        let exists = || {
+            let what = format!("cannot create {id}: it exists already");
+            PortError::new(PortErrorKind::AlreadyExists, what)
+        };
+        let phase: OwnedMutexGuard<Phase> = {
+            let mut all = self.all();
+            if all.contains_key(&id.0) {
+                return Err(exists());
+            }
+            all.insert(id.0.clone(), Arc::clone(&sandbox));
+            // Nobody else has it yet.
+            Arc::clone(&sandbox.phase)
+                .try_lock_owned()
+                .map_err(|_| exists())?
+        };
+        let (spec, sandboxes) = (spec.clone(), Arc::clone(&self.sandboxes));
+        to_its_end(async move {
+            let mut phase = phase;
+            if let Err(error) = connected.engine.create(&name(&spec.id), &spec).await {
+                let mut all = sandboxes.lock().unwrap_or_else(PoisonError::into_inner);
+                all.remove(&spec.id.0);
+                return Err(error);
+            }
+            *phase = Phase::Made;
+            let weak = connected.info.weak.clone();
+            Ok(connected.able.effective(&spec.limits, weak))
+        })
+        .await
+    }
+
+    async fn start(&self, id: &SandboxId) -> Result<Box<dyn ByteStream>, PortError> {
+        let sandbox = self.sandbox("start", id)?;
+        let connected = self.engine().await?;
+        let id = id.clone();
+        to_its_end(async move {
+            let mut phase = sandbox.phase.lock().await;
+            let (kind, why) = match *phase {
+                Phase::Made => (PortErrorKind::Internal, ""),
+                Phase::Started => (PortErrorKind::AlreadyExists, "it was started before"),
+                Phase::Killed => (PortErrorKind::Unreachable, "it was killed"),
+                Phase::New | Phase::Removed => (PortErrorKind::NotFound, "no such container"),
+            };
+            if !why.is_empty() {
+                return Err(PortError::new(kind, format!("cannot start {id}: {why}")));
+            }
+            let name = name(&id);
+            let stream = connected.engine.start(&name).await?;
+            *phase = Phase::Started;
+            let (watched, watching, watched_name) =
+                (Arc::clone(&sandbox), Arc::clone(&connected), name.clone());
+            tokio::spawn(async move {
+                let end = watching.engine.end(&watched_name).await;
+                watched.end.send_if_modified(|told| {
+                    let first = told.is_none();
+                    if first {
+                        *told = Some(end);
+                    }
+                    first
+                });
+            });
+            // Before anybody gives it a program.
+            if let Err(error) = check_limits(&connected, &sandbox, &name).await {
+                if let Err(error) = connected.engine.kill(&name).await {
+                    tracing::warn!("{}", error.chain());
+                }
+                return Err(error);
+            }
+            Ok(stream)
+        })
+        .await
+    }
+
+    async fn wait(&self, id: &SandboxId) -> Result<SandboxExit, PortError> {
+        let sandbox = self.sandbox("wait for", id)?;
+        told(ended(&sandbox).await, "wait for", id)
+    }
+
+    async fn usage(&self, id: &SandboxId) -> Result<SandboxUsage, PortError> {
+        let sandbox = self.sandbox("read the usage of", id)?;
+        if let Some(counted) = sandbox.groups.get().and_then(Groups::usage) {
+            return Ok(counted);
+        }
+        let oom = |oom| SandboxUsage {
+            oom_kills: u64::from(oom),
+            ..SandboxUsage::default()
+        };
+        let end = *sandbox.end.borrow();
+        let end = match end {
+            None => {
+                let connected = self.engine().await?;
+                let state = connected.engine.state(&name(id)).await?;
+                if state.process.is_none() || sandbox.groups.get().is_none() {
+                    return Ok(oom(state.oom));
+                }
+                // It has just ended: what is left of its counters comes with its end.
+                let end = tokio::time::timeout(END, ended(&sandbox)).await;
+                end.unwrap_or(End::Gone)
+            }
+            Some(end) => end,
+        };
+        match end {
+            End::Exit { oom: killed, .. } => Ok(oom(killed)),
+            End::Gone => Err(not_there("read the usage of", id)),
+        }
+    }
+
+    async fn kill(&self, id: &SandboxId) -> Result<(), PortError> {
+        let Ok(sandbox) = self.sandbox("kill", id) else {
+            return Ok(());
+        };
+        let connected = self.engine().await?;
+        let id = id.clone();
+        to_its_end(async move {
+            let mut phase = sandbox.phase.lock().await;
+            match *phase {
+                Phase::New | Phase::Removed => return Ok(()),
+                Phase::Made => {
+                    *phase = Phase::Killed;
+                    let exit = SandboxExit::Signaled(9);
+                    sandbox
+                        .end
+                        .send_replace(Some(End::Exit { exit, oom: false }));
+                    return Ok(());
+                }
+                Phase::Started | Phase::Killed => *phase = Phase::Killed,
+            }
+            connected.engine.kill(&name(&id)).await?;
+            // Process 1 of a namespace takes all others along: pid_namespaces(7).
+            match tokio::time::timeout(END, ended(&sandbox)).await {
+                Ok(_) => Ok(()),
+                Err(_) => {
+                    let what = format!("cannot kill {id}: its processes are still there");
+                    Err(PortError::new(PortErrorKind::Internal, what))
+                }
+            }
+        })
+        .await
+    }
+
+    async fn remove(&self, id: &SandboxId) -> Result<(), PortError> {
+        let Ok(sandbox) = self.sandbox("remove", id) else {
+            return Ok(());
+        };
+        let connected = self.engine().await?;
+        let (id, sandboxes) = (id.clone(), Arc::clone(&self.sandboxes));
+        to_its_end(async move {
+            let mut phase = sandbox.phase.lock().await;
+            if matches!(*phase, Phase::New | Phase::Removed) {
+                return Ok(());
+            }
+            connected.engine.remove(&name(&id)).await?;
+            *phase = Phase::Removed;
+            sandbox.end.send_replace(Some(End::Gone));
+            sandboxes
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&id.0);
+            Ok(())
+        })
+        .await
+    }
+}
