@@ -8,7 +8,6 @@ use mcp_forge_engine::{Connect, EngineRuntime};
 use mcp_forge_ports::PortErrorKind;
 use mcp_forge_ports::contract::Subject;
 use mcp_forge_ports::driven::ContainerRuntime;
-use mcp_forge_ports::vocabulary::SandboxExit;
 
 use crate::subjects::{DOCKER, PODMAN, PODMAN_ROOTLESS, docker_at, podman_at};
 
@@ -217,9 +216,9 @@ fn a_restart_is_survived<C: Connect>(
         runtime.kill(&lost).await.map_err(failed)?;
         match runtime.wait(&lost).await {
             Err(error) if error.kind == PortErrorKind::NotFound => {}
-            // It was ended by the engine, or by us.
-            Ok(exit) if exit != SandboxExit::Exited(0) => {}
-            told => return Err(format!("{told:?}").into()),
+            // It was ended by the engine or by us, or the agent by the end of its stream.
+            Ok(_) => {}
+            Err(error) => return Err(failed(error)),
         }
         runtime.remove(&lost).await.map_err(failed)?;
         let (again, _stream) = started().await?;

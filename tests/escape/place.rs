@@ -1,6 +1,8 @@
 //! Where a probe runs: in a sandbox of each runtime that the host has, and outside.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -15,8 +17,8 @@ pub(crate) struct Runtime {
     pub(crate) name: &'static str,
     /// Settings that choose it: the names after `MCP_FORGE_`.
     settings: &'static [(&'static str, &'static str)],
-    /// Why the host has not got it; none when it has.
-    missing: fn() -> Option<&'static str>,
+    /// The engine that makes them; none of the embedded runtime.
+    engine: Option<Engine>,
     /// Attempts that get another answer than the embedded runtime gives, and which: `SECURITY.md`
     /// says why each is harmless.
     answers: &'static [(&'static str, &'static str)],
@@ -24,50 +26,90 @@ pub(crate) struct Runtime {
     without: &'static [(&'static str, &'static str)],
 }
 
+/// An engine of the tests.
+struct Engine {
+    /// The variable with its address, set by who started it.
+    variable: &'static str,
+    /// The variable that names it to the product and to its own command line.
+    host: &'static str,
+    /// Its command line.
+    program: &'static [&'static str],
+}
+
+/// Attempts that every engine answers otherwise.
+const OF_ENGINES: [(&str, &str); 3] = [
+    ("list /dev/mqueue", "done"),
+    ("list /dev/pts", "done"),
+    ("write projid_map", "done"),
+];
+
+/// Tests that say nothing of any engine.
+const WITHOUT_ENGINES: [(&str, &str); 4] = [
+    (
+        "users of two servers",
+        "the engine numbers the users, SECURITY.md",
+    ),
+    (
+        "counts of the kernel by user",
+        "sandboxes share the range of the engine, SECURITY.md",
+    ),
+    (
+        "memory and swap on the host",
+        "its processes are no children of the server; tests/contract has the limit",
+    ),
+    (
+        "sockets of engines",
+        "the engine sees the host itself and not the furnished one",
+    ),
+];
+
 /// Each runtime of the product.
-const RUNTIMES: [Runtime; 2] = [
+const RUNTIMES: [Runtime; 4] = [
     Runtime {
         name: "libcontainer",
         settings: &[("RUNTIME__KIND", "libcontainer")],
-        missing: || None,
+        engine: None,
         answers: &[],
         without: &[],
     },
     Runtime {
+        name: "podman as root",
+        settings: &[("RUNTIME__KIND", "podman")],
+        engine: Some(Engine {
+            variable: "MCP_FORGE_TEST_PODMAN",
+            host: "CONTAINER_HOST",
+            program: &["podman", "--remote"],
+        }),
+        answers: &OF_ENGINES,
+        without: &WITHOUT_ENGINES,
+    },
+    Runtime {
+        name: "podman rootless",
+        settings: &[
+            ("RUNTIME__KIND", "podman"),
+            // On control groups of version 1 it enforces none.
+            ("SECURITY__ACCEPT_UNENFORCED_LIMITS", "true"),
+        ],
+        engine: Some(Engine {
+            variable: "MCP_FORGE_TEST_PODMAN_ROOTLESS",
+            host: "CONTAINER_HOST",
+            program: &["podman", "--remote"],
+        }),
+        answers: &OF_ENGINES,
+        without: &WITHOUT_ENGINES,
+    },
+    Runtime {
         name: "docker",
         settings: &[("RUNTIME__KIND", "docker")],
-        missing: || {
-            let set = std::env::var_os(DOCKER).is_some();
-            (!set).then_some("MCP_FORGE_TEST_DOCKER names no engine, see tests/engines")
-        },
-        answers: &[
-            ("list /dev/mqueue", "done"),
-            ("list /dev/pts", "done"),
-            ("write projid_map", "done"),
-        ],
-        without: &[
-            (
-                "users of two servers",
-                "the engine numbers the users, SECURITY.md",
-            ),
-            (
-                "counts of the kernel by user",
-                "sandboxes share the range of the engine, SECURITY.md",
-            ),
-            (
-                "memory and swap on the host",
-                "its processes are no children of the server; tests/contract has the limit",
-            ),
-            (
-                "sockets of engines",
-                "the engine sees the host itself and not the furnished one",
-            ),
-        ],
+        engine: Some(Engine {
+            variable: "MCP_FORGE_TEST_DOCKER",
+            host: "DOCKER_HOST",
+            program: &["docker"],
+        }),
+        answers: &OF_ENGINES,
+        without: &WITHOUT_ENGINES,
     },
 ];
-
-/// The address of the engine of the tests.
-const DOCKER: &str = "MCP_FORGE_TEST_DOCKER";
 
 /// A process of its own namespaces, so that the control of an attempt cannot touch the host's.
 const APART: [&str; 10] = [
@@ -83,6 +125,12 @@ const APART: [&str; 10] = [
     "--mount-proc",
 ];
 
+impl Engine {
+    fn address(&self) -> Option<OsString> {
+        std::env::var_os(self.variable)
+    }
+}
+
 /// A home whose sandboxes one runtime makes.
 pub(crate) struct Place {
     pub(crate) home: Home,
@@ -97,8 +145,11 @@ pub(crate) fn everywhere(test: &str, probe: impl Fn(&Place)) {
             continue;
         }
         let test = format!("{test} ({})", runtime.name);
-        if let Some(why) = (runtime.missing)() {
-            skip(&test, why);
+        if let Some(engine) = &runtime.engine
+            && engine.address().is_none()
+        {
+            let why = format!("{} names no engine, see tests/engines", engine.variable);
+            skip(&test, &why);
             continue;
         }
         let Some(home) = Home::for_root(&test) else {
@@ -127,26 +178,30 @@ impl Place {
         for (name, value) in self.runtime.settings {
             command.env(format!("MCP_FORGE_{name}"), value);
         }
-        if let Some(address) = std::env::var_os(DOCKER) {
-            command.env("DOCKER_HOST", address);
+        if let Some(engine) = &self.runtime.engine {
+            let address = engine.address().unwrap().into_string().unwrap();
+            command.env(engine.host, &address);
+            // Where an engine of another user can read.
+            let socket = Path::new(address.trim_start_matches("unix://"));
+            command.env("XDG_CACHE_HOME", socket.with_file_name("cache"));
         }
         command
     }
 
     /// Whether an engine makes the sandboxes.
     pub(crate) fn is_engine(&self) -> bool {
-        self.runtime.name != "libcontainer"
+        self.runtime.engine.is_some()
     }
 
     /// Waits until nothing of a run is left beside the server.
     pub(crate) fn expect_rest(&self, server: &Server<'_>) {
-        if !self.is_engine() {
+        let Some(engine) = &self.runtime.engine else {
             return server.expect_rest();
-        }
+        };
         wait_until(SOON, || {
-            let mut command = Command::new("docker");
-            command.env("DOCKER_HOST", std::env::var_os(DOCKER).unwrap());
-            command.args([
+            let mut command = Command::new(engine.program[0]);
+            command.env(engine.host, engine.address().unwrap());
+            command.args(&engine.program[1..]).args([
                 "ps",
                 "--all",
                 "--quiet",
