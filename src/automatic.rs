@@ -32,26 +32,24 @@ pub(crate) struct Choice {
 
 /// Takes one at the first use and stays with it.
 pub(crate) struct Automatic<C> {
-    candidates: Vec<C>,
-    /// Why others are no candidates.
-    left_out: Vec<String>,
+    /// In their order; of some, why they cannot be made.
+    candidates: Vec<Result<C, String>>,
     /// Whether limits that nothing enforces are as good as others.
     accepts_weak: bool,
     choice: OnceCell<Choice>,
 }
 
 impl<C: Candidate> Automatic<C> {
-    pub(crate) fn new(candidates: Vec<C>, left_out: Vec<String>, accepts_weak: bool) -> Self {
+    pub(crate) fn new(candidates: Vec<Result<C, String>>, accepts_weak: bool) -> Self {
         Self {
             candidates,
-            left_out,
             accepts_weak,
             choice: OnceCell::new(),
         }
     }
 
-    pub(crate) fn candidates(&self) -> &[C] {
-        &self.candidates
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = &C> {
+        self.candidates.iter().flatten()
     }
 
     /// The one that is taken.
@@ -61,15 +59,25 @@ impl<C: Candidate> Automatic<C> {
     /// Why each cannot be. It is tried again the next time.
     pub(crate) async fn chosen(&self) -> Result<(&C, &Choice), PortError> {
         let choice = self.choice.get_or_try_init(|| self.choose()).await?;
-        Ok((&self.candidates[choice.index], choice))
+        match &self.candidates[choice.index] {
+            Ok(chosen) => Ok((chosen, choice)),
+            Err(why) => Err(PortError::new(PortErrorKind::Internal, why.as_str())),
+        }
     }
 
     /// The first that enforces every limit, else the first that works.
     async fn choose(&self) -> Result<Choice, PortError> {
-        let mut passed = self.left_out.clone();
+        let mut passed = Vec::new();
         let mut weak = None;
         let mut kinds = Vec::new();
         for (index, candidate) in self.candidates.iter().enumerate() {
+            let candidate = match candidate {
+                Ok(candidate) => candidate,
+                Err(why) => {
+                    passed.push(why.clone());
+                    continue;
+                }
+            };
             let kind = candidate.kind();
             let works = match candidate.warm_up().await {
                 Ok(()) => candidate.port().info().await,
@@ -187,11 +195,13 @@ mod tests {
 
     fn three(says: [Says; 3], accepts_weak: bool) -> Automatic<Fake> {
         let fakes = ["a", "b", "c"].into_iter().zip(says);
-        let fakes = fakes.map(|(kind, says)| Fake {
-            kind,
-            says: Mutex::new(says),
+        let fakes = fakes.map(|(kind, says)| {
+            Ok(Fake {
+                kind,
+                says: Mutex::new(says),
+            })
         });
-        Automatic::new(fakes.collect(), vec![], accepts_weak)
+        Automatic::new(fakes.collect(), accepts_weak)
     }
 
     async fn chosen(
@@ -236,9 +246,19 @@ mod tests {
     async fn a_choice_stays_and_a_failure_does_not() {
         let automatic = three([Err("no"), Err("no"), Err("no")], false);
         assert!(automatic.info().await.is_err());
-        *automatic.candidates[1].says.lock().unwrap() = Ok(None);
+        let mend = |n| *automatic.candidates().nth(n).unwrap().says.lock().unwrap() = Ok(None);
+        mend(1);
         assert_eq!(automatic.info().await.unwrap().kind, "b");
-        *automatic.candidates[0].says.lock().unwrap() = Ok(None);
+        mend(0);
         assert_eq!(automatic.info().await.unwrap().kind, "b");
+    }
+
+    #[tokio::test]
+    async fn one_that_cannot_be_made_is_passed() {
+        let mut automatic = three([Err("no"), Ok(None), Ok(None)], false);
+        automatic.candidates[1] = Err("b: nowhere".to_owned());
+        let (chosen, choice) = automatic.chosen().await.unwrap();
+        assert_eq!(chosen.kind, "c");
+        assert_eq!(choice.passed, ["a: no; mend it", "b: nowhere"]);
     }
 }

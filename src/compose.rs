@@ -118,19 +118,14 @@ pub(crate) const ENGINES: [&str; 2] = ["podman", "docker"];
 /// Why not, for a person.
 pub(crate) async fn engine_version(kind: &'static str) -> Result<String, String> {
     let adapter = Adapter::make(kind).map_err(|error| format!("{error:#}"))?;
-    let version = match adapter {
+    match adapter {
         #[cfg(feature = "runtime-podman")]
-        Adapter::Podman(runtime) => runtime.version().await,
+        Adapter::Podman(runtime) => runtime.version().await.map_err(|e| e.to_string()),
         #[cfg(feature = "runtime-docker")]
-        Adapter::Docker(runtime) => runtime.version().await,
+        Adapter::Docker(runtime) => runtime.version().await.map_err(|e| e.to_string()),
         #[cfg(feature = "runtime-libcontainer")]
-        Adapter::Libcontainer(_) => return Err(format!("{kind} is no engine")),
-    };
-    #[allow(
-        unreachable_code,
-        reason = "without any runtime there is none to be asked"
-    )]
-    version.map_err(|error: PortError| error.to_string())
+        Adapter::Libcontainer(_) => Err(format!("{kind} is no engine")),
+    }
 }
 
 /// The chosen runtime behind its port, and who chose it.
@@ -248,17 +243,10 @@ impl Runtime {
         let built = RUNTIMES
             .iter()
             .filter(|(_, state)| *state == Availability::Built);
-        let mut left_out = Vec::new();
         let (adapters, chosen_by) = if asked == "auto" {
-            let made = built.filter_map(|(kind, _)| match Adapter::make(kind) {
-                Ok(adapter) => Some(adapter),
-                Err(error) => {
-                    left_out.push(format!("{error:#}"));
-                    None
-                }
-            });
+            let made = built.map(|(kind, _)| Adapter::make(kind).map_err(|e| format!("{e:#}")));
             let made: Vec<_> = made.collect();
-            if made.is_empty() && left_out.is_empty() {
+            if made.is_empty() {
                 bail!("this mcp-forge was compiled without any runtime");
             }
             (made, "auto")
@@ -268,26 +256,28 @@ impl Runtime {
                     let names: String = built.map(|(kind, _)| format!("{kind}, ")).collect();
                     bail!("unknown runtime {asked:?} ({by}), must be one of {names}auto")
                 }
-                Some((kind, Availability::Built)) => (vec![Adapter::make(kind)?], chosen_by),
+                Some((kind, Availability::Built)) => (vec![Ok(Adapter::make(kind)?)], chosen_by),
                 Some((kind, Availability::CompiledOut(feature))) => {
                     bail!("runtime {kind} ({by}): this mcp-forge was compiled without {feature}")
                 }
             }
         };
         let accepts_weak = settings.policy()?.accept_unenforced;
-        let explicit = adapters.first().filter(|_| chosen_by != "auto");
-        let port = explicit.map(Candidate::port);
-        let adapter = Arc::new(Automatic::new(adapters, left_out, accepts_weak));
-        Ok(Self {
-            port: port.unwrap_or_else(|| Arc::clone(&adapter) as _),
+        let adapter = Arc::new(Automatic::new(adapters, accepts_weak));
+        let mut chosen = Self {
+            port: Arc::clone(&adapter) as _,
             chosen_by,
             adapter,
-        })
+        };
+        if let Some(one) = chosen.explicit().map(Candidate::port) {
+            chosen.port = one;
+        }
+        Ok(chosen)
     }
 
     /// The one that somebody asked for.
     fn explicit(&self) -> Option<&Adapter> {
-        let first = self.adapter.candidates().first();
+        let first = self.adapter.candidates().next();
         first.filter(|_| self.chosen_by != "auto")
     }
 
@@ -315,7 +305,7 @@ impl Runtime {
             }
             Err(_) => {
                 let candidates = self.adapter.candidates();
-                let kinds: Vec<&str> = candidates.iter().map(Candidate::kind).collect();
+                let kinds: Vec<&str> = candidates.map(Candidate::kind).collect();
                 format!("none (auto, of {})", kinds.join(", "))
             }
         }
@@ -429,7 +419,7 @@ mod tests {
         match Runtime::choose(None, &settings) {
             Ok(chosen) => {
                 let candidates = chosen.adapter.candidates();
-                let kinds: Vec<&str> = candidates.iter().map(Candidate::kind).collect();
+                let kinds: Vec<&str> = candidates.map(Candidate::kind).collect();
                 let built = RUNTIMES
                     .iter()
                     .filter(|(_, state)| *state == Availability::Built);

@@ -138,7 +138,7 @@ impl Form {
 
 #[rustfmt::skip] // a table
 const OTHERS: [Other; 9] = [
-    Other { key: RUNTIME, form: Form::Choice(&["auto", "libcontainer", "podman", "docker"]), default: Some("auto"), about: "What makes the sandboxes; auto takes the first of libcontainer, docker that this mcp-forge was compiled with" },
+    Other { key: RUNTIME, form: Form::Choice(&["auto", "libcontainer", "podman", "docker"]), default: Some("auto"), about: "What makes the sandboxes; auto takes the first of libcontainer, podman, docker that works here and enforces every limit, else the first that works" },
     Other { key: UNENFORCED, form: Form::Flag, default: Some("false"), about: "Run also where the kernel cannot enforce the limits" },
     Other { key: STRONG, form: Form::Flag, default: Some("false"), about: "Refuse where the kernel cannot enforce the limits, whatever accept_unenforced_limits says" },
     Other { key: POLICY, form: Form::Path, default: None, about: "The policy of sandboxes, a TOML file; by default the host presentation, no image, no network and no mount" },

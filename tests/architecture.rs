@@ -21,13 +21,14 @@ struct Member {
     tests: &'static [&'static str],
 }
 
-const MEMBERS: [Member; 12] = [
+const MEMBERS: [Member; 14] = [
     Member {
         name: "mcp-forge",
         internal: &[
             "mcp-forge-audit-file",
             "mcp-forge-docker",
             "mcp-forge-domain",
+            "mcp-forge-podman",
             "mcp-forge-guest",
             "mcp-forge-libcontainer",
             "mcp-forge-mcp",
@@ -95,8 +96,55 @@ const MEMBERS: [Member; 12] = [
         tests: &["mockall", "proptest"],
     },
     Member {
-        name: "mcp-forge-docker",
+        name: "mcp-forge-engine",
         internal: &["mcp-forge-ports", "mcp-forge-presentation"],
+        external: &[
+            "async-trait",
+            "futures",
+            "serde",
+            "serde_json",
+            "sha2",
+            "tar",
+            "tokio",
+            "toml",
+            "tracing",
+        ],
+        tests: &["tempfile"],
+    },
+    Member {
+        name: "mcp-forge-podman",
+        internal: &[
+            "mcp-forge-engine",
+            "mcp-forge-ports",
+            "mcp-forge-presentation",
+        ],
+        external: &[
+            "async-trait",
+            "bytes",
+            "http-body-util",
+            "hyper",
+            "hyper-util",
+            "jiff",
+            "percent-encoding",
+            "serde",
+            "serde_json",
+            "sha2",
+            "tempfile",
+            "thiserror",
+            "tokio",
+            "toml",
+            "tracing",
+            "uuid",
+        ],
+        tests: &["insta", "tokio"],
+    },
+    Member {
+        name: "mcp-forge-docker",
+        internal: &[
+            "mcp-forge-engine",
+            "mcp-forge-ports",
+            "mcp-forge-presentation",
+        ],
         external: &[
             "async-trait",
             "bollard",
@@ -105,10 +153,8 @@ const MEMBERS: [Member; 12] = [
             "serde",
             "serde_json",
             "sha2",
-            "tar",
             "thiserror",
             "tokio",
-            "toml",
             "tracing",
             "uuid",
         ],

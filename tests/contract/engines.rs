@@ -4,7 +4,7 @@ use std::future::Future;
 use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
-use mcp_forge_engine::{Connect, EngineRuntime};
+use mcp_forge_docker::{Connect, EngineRuntime};
 use mcp_forge_ports::PortErrorKind;
 use mcp_forge_ports::contract::Subject;
 use mcp_forge_ports::driven::ContainerRuntime;

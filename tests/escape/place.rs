@@ -43,6 +43,18 @@ const OF_ENGINES: [(&str, &str); 3] = [
     ("write projid_map", "done"),
 ];
 
+/// The same of Podman, whose API takes no number of files: the memory that they are is limited.
+const OF_PODMAN: [(&str, &str); 5] = {
+    let [a, b, c] = OF_ENGINES;
+    [
+        a,
+        b,
+        c,
+        ("files in /tmp", "done"),
+        ("files in /dev/shm", "done"),
+    ]
+};
+
 /// Tests that say nothing of any engine.
 const WITHOUT_ENGINES: [(&str, &str); 4] = [
     (
@@ -63,6 +75,16 @@ const WITHOUT_ENGINES: [(&str, &str); 4] = [
     ),
 ];
 
+/// The same of one that enforces no limits.
+const WITHOUT_WEAK: [(&str, &str); 5] = {
+    let [a, b, c, d] = WITHOUT_ENGINES;
+    let bombs = (
+        "bombs beside a neighbour",
+        "nothing limits memory, which must be accepted",
+    );
+    [a, b, c, d, bombs]
+};
+
 /// Each runtime of the product.
 const RUNTIMES: [Runtime; 4] = [
     Runtime {
@@ -80,7 +102,7 @@ const RUNTIMES: [Runtime; 4] = [
             host: "CONTAINER_HOST",
             program: &["podman", "--remote"],
         }),
-        answers: &OF_ENGINES,
+        answers: &OF_PODMAN,
         without: &WITHOUT_ENGINES,
     },
     Runtime {
@@ -95,8 +117,8 @@ const RUNTIMES: [Runtime; 4] = [
             host: "CONTAINER_HOST",
             program: &["podman", "--remote"],
         }),
-        answers: &OF_ENGINES,
-        without: &WITHOUT_ENGINES,
+        answers: &OF_PODMAN,
+        without: &WITHOUT_WEAK,
     },
     Runtime {
         name: "docker",

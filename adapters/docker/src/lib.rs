@@ -13,3 +13,4 @@ mod stream;
 
 pub use endpoint::{Endpoint, EndpointError};
 pub use engine::{Containers, Docker, DockerRuntime};
+pub use mcp_forge_engine::{Connect, EngineRuntime};

@@ -8,8 +8,8 @@ use mcp_forge_ports::vocabulary::{ResourceLimits, SandboxSpec};
 use mcp_forge_presentation::{ENVIRONMENT, FORGE, HOST_NAME, MASKED, USER};
 use serde_json::{Map, Value, json};
 
-/// Processes and threads of a user namespace's user: a bound where there is no control group, and
-/// libpod's own default cannot be set everywhere.
+/// Processes and threads of a user namespace's user, where the control group bounds them: libpod's own
+/// default cannot be set everywhere.
 const PROCESSES: u64 = 4096;
 
 /// The same for every container of one runtime.
@@ -90,7 +90,12 @@ impl Common {
             .chain([LINGER])
             .map(|(name, value)| (name.to_owned(), value.into()))
             .collect();
-        let processes = ("nproc", int(limits.pids.saturating_add(1).max(PROCESSES)));
+        // Without a control group it is all that there is.
+        let processes = match self.able.pids {
+            true => limits.pids.saturating_add(1).max(PROCESSES),
+            false => limits.pids,
+        };
+        let processes = ("nproc", int(processes));
         let rlimits: Vec<Value> = rlimits(limits)
             .into_iter()
             .chain([processes])
@@ -214,6 +219,9 @@ mod tests {
             own_users: true,
         };
         let expected = json!({"memory": {"limit": 536_870_912, "swap": 536_870_912}});
-        assert_eq!(request(able)["resource_limits"], expected);
+        let request = request(able);
+        assert_eq!(request["resource_limits"], expected);
+        let processes = json!({"type": "nproc", "soft": 100, "hard": 100});
+        assert_eq!(request["r_limits"][5], processes);
     }
 }
