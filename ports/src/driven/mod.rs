@@ -1,5 +1,7 @@
 //! What the core needs from the world.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -8,8 +10,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::PortError;
 use crate::vocabulary::{
-    AuditEvent, EffectiveLimits, GuestEvent, GuestJob, RuntimeInfo, SandboxExit, SandboxId,
-    SandboxSpec, SandboxUsage,
+    AuditEvent, EffectiveLimits, GuestEvent, GuestJob, Image, ImportedImage, RuntimeInfo,
+    SandboxExit, SandboxId, SandboxSpec, SandboxUsage,
 };
 
 /// The one byte stream of a sandbox.
@@ -67,6 +69,60 @@ pub trait ContainerRuntime: Send + Sync {
     ///
     /// `Internal` when something is left. An unknown id is no error.
     async fn remove(&self, id: &SandboxId) -> Result<(), PortError>;
+}
+
+/// Told how many bytes of how many were read.
+pub type ImageProgress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
+/// Keeps images: root file systems that sandboxes share, read-only. An image is told by one of its names, its id, or
+/// the first digits of its id.
+#[async_trait]
+pub trait ImageStore: Send + Sync {
+    /// All of them.
+    ///
+    /// # Errors
+    ///
+    /// `Internal` when that cannot be read.
+    async fn list(&self) -> Result<Vec<Image>, PortError>;
+
+    /// One of them.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, with the way to make one.
+    async fn find(&self, image: &str) -> Result<Image, PortError>;
+
+    /// Makes one of a file or directory. The same contents give the same image, which is made once.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` for what is no image, `Denied` for one that is refused: nothing of it is kept.
+    async fn import(
+        &self,
+        source: &Path,
+        progress: ImageProgress,
+    ) -> Result<ImportedImage, PortError>;
+
+    /// Gives it a name, which another image may lose by that.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` when there is no such image.
+    async fn tag(&self, id: &str, name: &str) -> Result<Image, PortError>;
+
+    /// Removes it; of several names only this one. One that is not there is removed.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExists` when it is in use.
+    async fn remove(&self, image: &str) -> Result<(), PortError>;
+
+    /// Keeps it from being removed until this is dropped.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when it is not there.
+    async fn hold(&self, id: &str) -> Result<Arc<dyn Send + Sync>, PortError>;
 }
 
 /// Speaks to the agent over a sandbox's stream.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::{InputFile, Language, OutputStream, Picture, ResourceLimits};
 
@@ -31,6 +31,36 @@ impl fmt::Display for SandboxId {
 pub enum SandboxRoot {
     /// The host's own interpreters, through read-only binds of its system directories.
     Host,
+    /// An image that the runtime keeps, by its id.
+    Image {
+        /// See [`Image::id`].
+        id: String,
+    },
+}
+
+/// A root file system that is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// What it was made of: a SHA-256, 64 hexadecimal digits. Of an OCI image that of its configuration, as engines
+    /// show it; of a root file system that of its tar.
+    pub id: String,
+    /// References to it.
+    pub names: Vec<String>,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// When it was made here.
+    pub imported: SystemTime,
+}
+
+/// An image that was imported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportedImage {
+    /// It.
+    pub image: Image,
+    /// What the archive calls it.
+    pub name: Option<String>,
+    /// Devices and pipes, which no sandbox gets from an image.
+    pub skipped: u64,
 }
 
 /// One sandbox, resolved. A runtime obeys it or answers `Unsupported`; it never weakens it.
