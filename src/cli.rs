@@ -24,7 +24,7 @@ pub(crate) struct Cli {
     /// Form of the log
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, value_name = "FORM")]
     pub(crate) log_format: LogFormat,
-    /// Runtime that makes the sandboxes [libcontainer, docker, auto]
+    /// Runtime that makes the sandboxes [libcontainer, podman, docker, auto]
     #[arg(long, global = true, value_name = "KIND")]
     pub(crate) runtime: Option<String>,
     #[command(subcommand)]
@@ -59,6 +59,38 @@ pub(crate) enum Command {
     /// Verifies and reads the audit log
     #[command(subcommand)]
     Audit(Audit),
+    /// Imports, lists and removes the images of the embedded runtime
+    #[command(subcommand)]
+    Images(Images),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Images {
+    /// Makes an image of a file or directory
+    #[command(
+        after_help = "It may be a tar of a root file system, what `docker save` or `podman save` writes, or an OCI layout, \
+                      each as it is or compressed by gzip or zstd. Devices, set-user-id bits and owners are left out."
+    )]
+    Import {
+        /// The archive, or the directory of an OCI layout
+        #[arg(value_name = "PATH")]
+        source: PathBuf,
+        /// Its name, such as mcp-forge/python:3.13; by default what the archive calls it
+        #[arg(long, value_name = "REFERENCE")]
+        name: Option<String>,
+    },
+    /// Prints each image: names, id, size and age
+    List {
+        /// Print them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Removes images; of one with several names, the name
+    Remove {
+        /// Names or ids
+        #[arg(value_name = "IMAGE", required = true)]
+        images: Vec<String>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -275,6 +307,9 @@ pub(crate) struct Run {
     /// Standard input of the program, from a file; `-` takes it from mcp-forge's own
     #[arg(long, value_name = "FILE")]
     pub(crate) stdin: Option<PathBuf>,
+    /// Run it with the programs of an image instead of the host's own; see `mcp-forge images`
+    #[arg(long, value_name = "REFERENCE")]
+    pub(crate) image: Option<String>,
     /// Put a file into the program's working directory, under its own name or another one; may be
     /// given several times
     #[arg(long = "input", value_name = "[NAME=]PATH")]

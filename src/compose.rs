@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use mcp_forge_audit_file::FileAuditLog;
 use mcp_forge_domain::{ExecutionPolicy, RunPorts, RunService};
 use mcp_forge_guest::StreamGuest;
+use mcp_forge_images::{Bounds, DiskImages};
 use mcp_forge_ports::PortError;
 use mcp_forge_ports::driven::ContainerRuntime;
 use mcp_forge_spool::SpoolStore;
@@ -116,8 +117,11 @@ pub(crate) const ENGINES: [&str; 2] = ["podman", "docker"];
 /// # Errors
 ///
 /// Why not, for a person.
-pub(crate) async fn engine_version(kind: &'static str) -> Result<String, String> {
-    let adapter = Adapter::make(kind).map_err(|error| format!("{error:#}"))?;
+pub(crate) async fn engine_version(
+    kind: &'static str,
+    settings: &Settings,
+) -> Result<String, String> {
+    let adapter = Adapter::make(kind, settings).map_err(|error| format!("{error:#}"))?;
     match adapter {
         #[cfg(feature = "runtime-podman")]
         Adapter::Podman(runtime) => runtime.version().await.map_err(|e| e.to_string()),
@@ -149,11 +153,17 @@ enum Adapter {
 }
 
 impl Adapter {
-    fn make(kind: &'static str) -> anyhow::Result<Self> {
+    fn make(kind: &'static str, settings: &Settings) -> anyhow::Result<Self> {
+        let _ = settings;
         match kind {
             #[cfg(feature = "runtime-libcontainer")]
             "libcontainer" => {
-                let runtime = mcp_forge_libcontainer::LibcontainerRuntime::new();
+                use mcp_forge_libcontainer::LibcontainerRuntime;
+                // Without a place for them there are no images, and no other harm.
+                let runtime = match settings.images_path() {
+                    Ok(images) => LibcontainerRuntime::with_images(DiskImages::roots(&images)),
+                    Err(_) => LibcontainerRuntime::new(),
+                };
                 Ok(Self::Libcontainer(Arc::new(runtime)))
             }
             #[cfg(feature = "runtime-podman")]
@@ -244,7 +254,8 @@ impl Runtime {
             .iter()
             .filter(|(_, state)| *state == Availability::Built);
         let (adapters, chosen_by) = if asked == "auto" {
-            let made = built.map(|(kind, _)| Adapter::make(kind).map_err(|e| format!("{e:#}")));
+            let made =
+                built.map(|(kind, _)| Adapter::make(kind, settings).map_err(|e| format!("{e:#}")));
             let made: Vec<_> = made.collect();
             if made.is_empty() {
                 bail!("this mcp-forge was compiled without any runtime");
@@ -256,7 +267,9 @@ impl Runtime {
                     let names: String = built.map(|(kind, _)| format!("{kind}, ")).collect();
                     bail!("unknown runtime {asked:?} ({by}), must be one of {names}auto")
                 }
-                Some((kind, Availability::Built)) => (vec![Ok(Adapter::make(kind)?)], chosen_by),
+                Some((kind, Availability::Built)) => {
+                    (vec![Ok(Adapter::make(kind, settings)?)], chosen_by)
+                }
                 Some((kind, Availability::CompiledOut(feature))) => {
                     bail!("runtime {kind} ({by}): this mcp-forge was compiled without {feature}")
                 }
@@ -319,6 +332,19 @@ impl Runtime {
     }
 }
 
+/// The images of the embedded runtime.
+///
+/// # Errors
+///
+/// When there is no place for them.
+pub(crate) fn image_store(settings: &Settings) -> anyhow::Result<DiskImages> {
+    let bounds = Bounds {
+        bytes: settings.image_bytes(),
+        ..Bounds::default()
+    };
+    Ok(DiskImages::new(settings.images_path()?, bounds))
+}
+
 /// The application: the driving port and what must be shut down after it.
 pub(crate) struct Application {
     pub(crate) execution: Arc<RunService>,
@@ -352,6 +378,7 @@ impl Application {
             },
             clock: Arc::new(SystemClock::new()),
             ids: Arc::new(RandomIds),
+            images: Arc::new(image_store(settings)?),
             blobs: Arc::new(SpoolStore::new(spool_directory())),
             background: Arc::new(tasks.clone()),
         };

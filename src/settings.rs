@@ -37,6 +37,9 @@ const POLICY: &str = "security.policy";
 /// What is in a policy of sandboxes and not here.
 const POLICY_KEYS: [&str; 4] = ["images", "egress", "volume_roots", "rules"];
 
+const IMAGES: &str = "images.directory";
+const IMAGE_SIZE: &str = "images.max_size";
+
 const AUDIT: &str = "audit.path";
 const AUDIT_SIZE: &str = "audit.max_size";
 const AUDIT_KEEP: &str = "audit.keep";
@@ -137,11 +140,13 @@ impl Form {
 }
 
 #[rustfmt::skip] // a table
-const OTHERS: [Other; 9] = [
+const OTHERS: [Other; 11] = [
     Other { key: RUNTIME, form: Form::Choice(&["auto", "libcontainer", "podman", "docker"]), default: Some("auto"), about: "What makes the sandboxes; auto takes the first of libcontainer, podman, docker that works here and enforces every limit, else the first that works" },
     Other { key: UNENFORCED, form: Form::Flag, default: Some("false"), about: "Run also where the kernel cannot enforce the limits" },
     Other { key: STRONG, form: Form::Flag, default: Some("false"), about: "Refuse where the kernel cannot enforce the limits, whatever accept_unenforced_limits says" },
     Other { key: POLICY, form: Form::Path, default: None, about: "The policy of sandboxes, a TOML file; by default the host presentation, no image, no network and no mount" },
+    Other { key: IMAGES, form: Form::Path, default: None, about: "Where the images of the embedded runtime are; by default /var/lib/mcp-forge/images of root, else mcp-forge/images below $XDG_DATA_HOME (~/.local/share)" },
+    Other { key: IMAGE_SIZE, form: Form::SizeIn(1 << 20, 1 << 40), default: Some("16g"), about: "Largest image that is imported, its files together" },
     Other { key: AUDIT, form: Form::Path, default: None, about: "The audit log; by default mcp-forge/audit.jsonl below $XDG_STATE_HOME (~/.local/state)" },
     Other { key: AUDIT_SIZE, form: Form::SizeIn(1 << 20, 1 << 40), default: Some("64m"), about: "Size from which on a file of the log is full; the next one is begun then" },
     Other { key: AUDIT_KEEP, form: Form::NumberOrAll(100_000), default: Some("all"), about: "Full files that are kept; the oldest are removed" },
@@ -562,6 +567,35 @@ impl Settings {
              XDG_STATE_HOME or HOME",
         )?;
         Ok(state.join("mcp-forge/audit.jsonl"))
+    }
+
+    /// Where the images of the embedded runtime are: as configured, else below the data directory (XDG
+    /// Base Directory Specification; of root Filesystem Hierarchy Standard, 5.8).
+    ///
+    /// # Errors
+    ///
+    /// When it is not configured and there is neither `XDG_DATA_HOME` nor `HOME`.
+    pub(crate) fn images_path(&self) -> anyhow::Result<PathBuf> {
+        if let Some(setting) = self.0.get(IMAGES) {
+            return Ok(PathBuf::from(&setting.text));
+        }
+        // Not below root's home: other users' ids have to see it.
+        if nix::unistd::geteuid().is_root() {
+            return Ok("/var/lib/mcp-forge/images".into());
+        }
+        let environment = std::env::vars_os().collect();
+        let data = directory(&environment, "XDG_DATA_HOME", ".local/share").context(
+            "no place for images: set images.directory (MCP_FORGE_IMAGES__DIRECTORY), XDG_DATA_HOME or \
+             HOME",
+        )?;
+        Ok(data.join("mcp-forge/images"))
+    }
+
+    /// The most bytes that an image may have.
+    pub(crate) fn image_bytes(&self) -> u64 {
+        let set = self.0.get(IMAGE_SIZE);
+        set.and_then(|setting| parse_byte_size(&setting.text).ok())
+            .unwrap_or(16 << 30)
     }
 
     /// How the audit log is kept.

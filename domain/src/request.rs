@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use mcp_forge_ports::vocabulary::{ExecutionRequest, InputFile, RefusalKind, ResourceLimits};
 
 use crate::byte_size::quoted;
-use crate::decision::{Proposal, Verdict};
+use crate::decision::{ImageReference, Proposal, Verdict};
 use crate::limits::format_byte_size;
 use crate::output::files::is_sound;
 use crate::policy::ExecutionPolicy;
@@ -23,7 +23,7 @@ pub const MAX_SOURCE_NAME: usize = 256;
 /// # Errors
 ///
 /// The first rule that it breaks, in the order correlation id, language, code, source
-/// name, stdin, limits, files.
+/// name, stdin, image, limits, files.
 pub fn admit(
     policy: &ExecutionPolicy,
     request: &ExecutionRequest,
@@ -38,6 +38,9 @@ pub fn admit(
     check_code(&request.code, policy.max_code_bytes)?;
     check_source_name(request.source_name.as_deref())?;
     check_stdin(request.stdin.as_deref(), policy.max_stdin_bytes)?;
+    if let Some(image) = &request.image {
+        check_image(image)?;
+    }
     let limits = policy.limits.resolve(request)?;
     let most = limits.workspace_bytes.min(policy.max_file_bytes as u64);
     check_files(&request.files, policy.max_files, most)?;
@@ -52,6 +55,7 @@ pub fn admit(
 pub fn decide(policy: &ExecutionPolicy, request: &ExecutionRequest) -> Result<(), Violation> {
     let evaluation = policy.sandboxes.evaluate(&Proposal {
         language: request.language.as_str().to_owned(),
+        image: request.image.clone(),
         ..Proposal::default()
     });
     let Some(strictest) = evaluation.decisions.first() else {
@@ -71,6 +75,21 @@ pub fn decide(policy: &ExecutionPolicy, request: &ExecutionRequest) -> Result<()
         "`mcp-forge policy explain` tells what the policy says; the operator can change it \
          (`security.policy`)",
     ))
+}
+
+/// The image that a reference means.
+///
+/// # Errors
+///
+/// `invalid_argument` for what is no reference.
+pub fn check_image(image: &str) -> Result<ImageReference, Violation> {
+    ImageReference::parse(image).map_err(|error| {
+        Violation::invalid(
+            "custom_image",
+            error.to_string(),
+            "an image reference such as mcp-forge/python:3.13".to_owned(),
+        )
+    })
 }
 
 /// Checks a caller's own correlation id.

@@ -81,7 +81,7 @@ pub(crate) async fn doctor(
         subordinate_ids(),
         seccomp(),
         python(),
-        engines().await,
+        engines(settings).await,
         disk(settings),
         client_limits(settings),
     ];
@@ -278,9 +278,9 @@ fn python() -> Check {
 const ENGINE: Duration = Duration::from_secs(5);
 
 /// Whether those that could be used answer. None is needed.
-async fn engines() -> Check {
+async fn engines(settings: &Settings) -> Check {
     let ask = |engine| async move {
-        match tokio::time::timeout(ENGINE, engine_version(engine)).await {
+        match tokio::time::timeout(ENGINE, engine_version(engine, settings)).await {
             Ok(Ok(version)) => format!("{engine} {version} answers (`--runtime {engine}`)"),
             Ok(Err(why)) => format!("no {engine}: {why}"),
             Err(_) => format!("{engine} does not answer for {} s", ENGINE.as_secs()),

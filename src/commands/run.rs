@@ -191,6 +191,7 @@ fn request(arguments: &Run, policy: &ExecutionPolicy) -> anyhow::Result<Executio
         .map(|f| f.display().to_string());
     request.timeout = timeout;
     request.memory = arguments.memory.clone();
+    request.image = arguments.image.clone();
     request.cpu_quota = cpu_quota;
     request.stdin = match &arguments.stdin {
         Some(path) if path == Path::new("-") && file == Some(Path::new("-")) => {

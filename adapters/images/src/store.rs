@@ -113,6 +113,11 @@ impl DiskImages {
         Self { directory, bounds }
     }
 
+    /// Below a store's directory, the directory with the root file systems, each under its image's id.
+    pub fn roots(directory: &Path) -> PathBuf {
+        directory.join(ROOTS)
+    }
+
     fn index(&self) -> Result<Index, Failure> {
         let path = self.directory.join(INDEX);
         let file = match File::open(&path) {

@@ -38,18 +38,26 @@ const ADMITTED: &[u8] = b"a";
 
 /// What all containers of a nursery share.
 pub(crate) struct Workshop {
-    /// The shared root file system.
+    /// The root file system of the host presentation.
     pub(crate) base: PathBuf,
     /// Where libcontainer keeps its state, by id.
     pub(crate) states: PathBuf,
     pub(crate) executor: Confined,
 }
 
+/// How to make it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) limits: Limits,
+    /// The root file system.
+    pub(crate) base: PathBuf,
+}
+
 /// What to make.
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
     id: String,
-    limits: Limits,
+    plan: Plan,
 }
 
 /// A forked creator, as the nursery sees it. Reaping it is the nursery's business.
@@ -106,10 +114,10 @@ impl Creator {
     }
 
     /// Gives the order and the container's end of its stream.
-    pub(crate) fn order(&self, id: &str, limits: Limits, stream: &OwnedFd) -> io::Result<()> {
+    pub(crate) fn order(&self, id: &str, plan: &Plan, stream: &OwnedFd) -> io::Result<()> {
         let order = Order {
             id: id.to_owned(),
-            limits,
+            plan: plan.clone(),
         };
         let bytes = postcard::to_stdvec(&order).map_err(io::Error::other)?;
         let fds = [stream.as_raw_fd()];
@@ -214,18 +222,14 @@ impl Work<'_> {
         stream: &OwnedFd,
         null: OwnedFd,
     ) -> Result<(i32, Effective), Failure> {
-        let Order { id, limits } = order;
+        let Order { id, plan } = order;
+        let Plan { limits, base } = plan;
         let effective = self
             .leaf
             .limit(limits)
             .map_err(|e| format!("control group: {e}"))?;
         let bounded = effective.weak.is_empty();
-        let spec = spec::build(
-            &self.workshop.base,
-            &Path::new("/").join(id),
-            limits,
-            bounded,
-        )?;
+        let spec = spec::build(base, &Path::new("/").join(id), limits, bounded)?;
         spec.save(self.bundle.join("config.json"))?;
         let container = ContainerBuilder::new(id.clone(), SyscallType::default())
             .with_root_path(&self.workshop.states)?

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -27,12 +28,10 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::cgroup::{self, Leaf, Tree};
-use crate::creator::{self, Creator, Told, Workshop};
+use crate::creator::{self, Creator, Plan, Told, Workshop};
 use crate::executor::Confined;
 use crate::ids::Users;
-use crate::protocol::{
-    Exit, Failure, Limits, MAX_MESSAGE, Message, Operation, Request, Success, bounded,
-};
+use crate::protocol::{Exit, Failure, MAX_MESSAGE, Message, Operation, Request, Success, bounded};
 use crate::rootfs::{self, WORK};
 use crate::{bytecode, seccomp, sys};
 use mcp_forge_presentation::{FORGE, Placed};
@@ -94,7 +93,7 @@ enum State {
         waiting: Vec<Request>,
         until: Instant,
         /// To be tried once more, should the creator die without a word.
-        again: Option<(Limits, OwnedFd)>,
+        again: Option<(Plan, OwnedFd)>,
     },
     /// Made, perhaps started; this is its first process.
     Alive { pid: Pid },
@@ -128,6 +127,8 @@ struct Nursery<'a> {
     /// Number of the last creator.
     creators: u64,
     containers: HashMap<String, Container>,
+    /// The root file systems of images, by device and inode of their directories.
+    images: HashMap<(u64, u64), PathBuf>,
     /// Processes that ended before their creator had told of them.
     early: HashMap<Pid, Exit>,
 }
@@ -219,6 +220,7 @@ impl<'a> Nursery<'a> {
             lost_spares: 0,
             creators: 0,
             containers: HashMap::new(),
+            images: HashMap::new(),
             early: HashMap::new(),
         })
     }
@@ -321,16 +323,28 @@ impl<'a> Nursery<'a> {
                 };
                 return self.reply(serial, Ok(Success::Hello { weak }));
             }
-            Operation::Create { id, limits } => {
+            Operation::Create { id, limits, image } => {
                 if self.containers.contains_key(id) {
                     return self.reply(serial, Err(Failure::AlreadyExists));
                 }
                 let (id, limits) = (id.clone(), *limits);
+                let base = match image {
+                    None => Ok(self.workshop.base.clone()),
+                    Some(image) => self.base_of(image),
+                };
+                let base = match base {
+                    Ok(base) => base,
+                    Err(e) => {
+                        let what = format!("cannot present the image: {e}");
+                        return self.reply(serial, Err(Failure::Internal(bounded(what))));
+                    }
+                };
+                let plan = Plan { limits, base };
                 let Some(stream) = stream else {
                     let failure = Failure::Internal("no stream came with the request".to_owned());
                     return self.reply(serial, Err(failure));
                 };
-                return self.create(serial, id, limits, stream, false);
+                return self.create(serial, id, plan, stream, false);
             }
             Operation::Start { id }
             | Operation::Usage { id }
@@ -382,6 +396,19 @@ impl<'a> Nursery<'a> {
         }
     }
 
+    /// The root file system of an image, presented once. What was removed and made again is another one.
+    fn base_of(&mut self, image: &Path) -> io::Result<PathBuf> {
+        let found = fs::metadata(image)?;
+        let key = (found.dev(), found.ino());
+        if let Some(base) = self.images.get(&key) {
+            return Ok(base.clone());
+        }
+        let base = Path::new(WORK).join(format!("image.{}", self.images.len()));
+        rootfs::present(image, &self.workshop.base, &base)?;
+        self.images.insert(key, base.clone());
+        Ok(base)
+    }
+
     /// The creators that have an order, with the time until when they have to tell.
     fn creations(&mut self) -> impl Iterator<Item = (&mut Instant, Pid)> {
         self.containers
@@ -407,22 +434,22 @@ impl<'a> Nursery<'a> {
         &mut self,
         serial: u64,
         id: String,
-        limits: Limits,
+        plan: Plan,
         stream: OwnedFd,
         last: bool,
     ) -> io::Result<()> {
         let ordered = match self.spare.take() {
-            Some(spare) => match spare.order(&id, limits, &stream) {
+            Some(spare) => match spare.order(&id, &plan, &stream) {
                 Ok(()) => {
                     self.lost_spares = 0;
                     Ok(spare)
                 }
                 Err(_) => {
                     self.discard(spare);
-                    self.order_new(&id, limits, &stream)
+                    self.order_new(&id, &plan, &stream)
                 }
             },
-            None => self.order_new(&id, limits, &stream),
+            None => self.order_new(&id, &plan, &stream),
         };
         let Creator {
             pid,
@@ -444,7 +471,7 @@ impl<'a> Nursery<'a> {
             serial,
             waiting: Vec::new(),
             until: Instant::now() + CREATION,
-            again: (!last).then_some((limits, stream)),
+            again: (!last).then_some((plan, stream)),
         };
         self.containers.insert(
             id,
@@ -472,9 +499,9 @@ impl<'a> Nursery<'a> {
         forked
     }
 
-    fn order_new(&mut self, id: &str, limits: Limits, stream: &OwnedFd) -> io::Result<Creator> {
+    fn order_new(&mut self, id: &str, plan: &Plan, stream: &OwnedFd) -> io::Result<Creator> {
         let creator = self.fork_creator()?;
-        match creator.order(id, limits, stream) {
+        match creator.order(id, plan, stream) {
             Ok(()) => Ok(creator),
             Err(e) => {
                 self.discard(creator);
@@ -528,9 +555,9 @@ impl<'a> Nursery<'a> {
             Told::Nothing => return Ok(()),
             Told::Created(created) => created,
             Told::Dead => {
-                if let Some((limits, stream)) = again.take() {
+                if let Some((plan, stream)) = again.take() {
                     let (serial, waiting) = (*serial, std::mem::take(waiting));
-                    return self.create_again(serial, id, limits, stream, waiting);
+                    return self.create_again(serial, id, plan, stream, waiting);
                 }
                 Err("the creator died without a word".to_owned())
             }
@@ -564,7 +591,7 @@ impl<'a> Nursery<'a> {
         &mut self,
         serial: u64,
         id: &str,
-        limits: Limits,
+        plan: Plan,
         stream: OwnedFd,
         waiting: Vec<Request>,
     ) -> io::Result<()> {
@@ -572,7 +599,7 @@ impl<'a> Nursery<'a> {
         if let Err(e) = self.remove(id) {
             tracing::error!(?e, id, "a half-made container is left behind");
         }
-        self.create(serial, id.to_owned(), limits, stream, true)?;
+        self.create(serial, id.to_owned(), plan, stream, true)?;
         waiting
             .into_iter()
             .try_for_each(|request| self.handle(request, None))

@@ -4,6 +4,8 @@
 //! The two ends are the same binary, so there is no version and no negotiation. Nothing that a
 //! sandbox says travels here.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 /// Largest datagram, bytes. Requests are small and fixed in shape; errors are cut.
@@ -49,6 +51,8 @@ pub(crate) enum Operation {
     Create {
         id: String,
         limits: Limits,
+        /// Directory of the image's root file system; none for the host presentation.
+        image: Option<PathBuf>,
     },
     Start {
         id: String,

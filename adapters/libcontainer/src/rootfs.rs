@@ -16,12 +16,15 @@ use nix::mount::{MsFlags, mount};
 /// hides it only inside the nursery's mount namespace.
 pub(crate) const WORK: &str = "/tmp";
 
+/// What every sandbox has of its own.
+const OWN: [&str; 7] = ["proc", "dev", "tmp", "workspace", "run", "etc", "sys"];
+
 /// Mounts the nursery's tmpfs and builds the presentation on it; returns its directory.
 pub(crate) fn prepare(placed: &[Placed]) -> io::Result<PathBuf> {
     let work = Path::new(WORK);
     let base = work.join("base");
     fs::create_dir(&base)?;
-    for dir in ["proc", "dev", "tmp", "workspace", "run", "etc", "sys"] {
+    for dir in OWN {
         fs::create_dir(base.join(dir))?;
     }
     for name in SYSTEM {
@@ -45,6 +48,43 @@ pub(crate) fn prepare(placed: &[Placed]) -> io::Result<PathBuf> {
         fs::set_permissions(&target, fs::Permissions::from_mode(mode))?;
     }
     Ok(base)
+}
+
+/// Presents an image at `base`: its own directories read-only, and ours in the place of those that every
+/// sandbox has of its own. `host` is the host presentation, of which the agent and some files come.
+pub(crate) fn present(image: &Path, host: &Path, base: &Path) -> io::Result<()> {
+    fs::create_dir(base)?;
+    for dir in OWN {
+        fs::create_dir(base.join(dir))?;
+    }
+    for entry in fs::read_dir(image)? {
+        let entry = entry?;
+        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        let target = base.join(&name);
+        if OWN.iter().any(|own| name == *own) {
+            continue;
+        }
+        if kind.is_symlink() {
+            symlink(fs::read_link(entry.path())?, &target)?;
+        } else if kind.is_dir() {
+            bind(&entry.path(), &target)?;
+        }
+    }
+    let etc = base.join("etc");
+    bind(&image.join("etc"), &etc)?;
+    for (name, _) in ETC_OWN {
+        // The image has a plain file there: whoever unpacked it saw to that.
+        let none: Option<&str> = None;
+        let (source, target) = (host.join("etc").join(name), etc.join(name));
+        if !fs::symlink_metadata(&target)?.is_file() {
+            let what = format!("{name} of the image's /etc is no file");
+            return Err(io::Error::other(what));
+        }
+        mount(Some(&source), &target, none, MsFlags::MS_BIND, none)?;
+        read_only(&target)?;
+    }
+    let forge = FORGE.trim_start_matches('/');
+    bind(&host.join(forge), &base.join(forge))
 }
 
 fn etc(etc: &Path) -> io::Result<()> {

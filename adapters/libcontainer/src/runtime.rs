@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -314,12 +315,42 @@ impl Helper {
 #[derive(Default)]
 pub struct LibcontainerRuntime {
     helper: AsyncMutex<Option<Helper>>,
+    /// The directory with the root file systems of images, each under its id.
+    roots: Option<PathBuf>,
 }
 
 impl LibcontainerRuntime {
     /// A runtime whose helpers do not run yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same with images, whose root file systems are below `roots`, each under its id.
+    pub fn with_images(roots: PathBuf) -> Self {
+        Self {
+            roots: Some(roots),
+            ..Self::default()
+        }
+    }
+
+    /// Where the root file system of an image is.
+    fn image(&self, id: &str) -> Result<PathBuf, PortError> {
+        let refused = |kind, why: &str| {
+            let shown: String = id.escape_debug().take(80).collect();
+            PortError::new(kind, format!("image {shown}: {why}"))
+        };
+        let hexadecimal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if id.len() != 64 || !id.bytes().all(hexadecimal) {
+            return Err(refused(PortErrorKind::Unsupported, "it is no id"));
+        }
+        let roots = self.roots.as_ref();
+        let roots = roots
+            .ok_or_else(|| refused(PortErrorKind::Unsupported, "there is no place for images"))?;
+        let root = roots.join(id);
+        match root.is_dir() {
+            true => Ok(root),
+            false => Err(refused(PortErrorKind::NotFound, "it is not there")),
+        }
     }
 
     /// Starts the helpers, so that the first run does not wait for them.
@@ -419,15 +450,16 @@ impl ContainerRuntime for LibcontainerRuntime {
 
     async fn create(&self, spec: &SandboxSpec) -> Result<EffectiveLimits, PortError> {
         let id = name(&spec.id)?;
-        match spec.root {
-            SandboxRoot::Host => {}
-            ref other => {
+        let image = match &spec.root {
+            SandboxRoot::Host => None,
+            SandboxRoot::Image { id } => Some(self.image(id)?),
+            other => {
                 return Err(PortError::new(
                     PortErrorKind::Unsupported,
                     format!("root {other:?} is not supported"),
                 ));
             }
-        }
+        };
         let limits = Limits {
             memory_bytes: spec.limits.memory_bytes,
             cpu_quota: spec.limits.cpu_quota,
@@ -458,6 +490,7 @@ impl ContainerRuntime for LibcontainerRuntime {
                 Operation::Create {
                     id: id.clone(),
                     limits,
+                    image,
                 },
                 Some(&theirs),
             )

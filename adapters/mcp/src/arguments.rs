@@ -14,7 +14,7 @@ use crate::value::{Fault, Whole, describe, echo, text};
 use crate::written::WrittenNumbers;
 
 /// The arguments that exist.
-pub(crate) const BUILT: [&str; 7] = [
+pub(crate) const BUILT: [&str; 8] = [
     "code",
     "timeout",
     "memory",
@@ -22,10 +22,11 @@ pub(crate) const BUILT: [&str; 7] = [
     "stdin",
     "files",
     "background",
+    "custom_image",
 ];
 
 /// Arguments of the public interface that are not built yet, with what to do without them.
-const LATER: [(&str, &str); 5] = [
+const LATER: [(&str, &str); 4] = [
     (
         "session_id",
         "put everything into one program: nothing is kept between calls",
@@ -36,10 +37,6 @@ const LATER: [(&str, &str); 5] = [
     ),
     (
         "environment",
-        "leave it out and use what the interpreter already offers",
-    ),
-    (
-        "custom_image",
         "leave it out and use what the interpreter already offers",
     ),
     (
@@ -90,6 +87,10 @@ pub(crate) fn parse(
     request.memory = string("memory", &bounds.memory())?;
     let input = format!("a string of at most {} bytes", bounds.max_stdin_bytes);
     request.stdin = string("stdin", &input)?;
+    request.image = string(
+        "custom_image",
+        "an image reference such as mcp-forge/python:3.13",
+    )?;
 
     let number = |field, range: RangeInclusive<u64>, unit: &str| {
         let allowed = &format!("{} to {} ({unit})", range.start(), range.end());

@@ -145,6 +145,11 @@ fn input_schema(name: &str, bounds: &ArgumentBounds) -> JsonObject {
                     bounds.max_stdin_bytes
                 ),
             },
+            "custom_image": {
+                "type": "string",
+                "description": "Reference to an image whose programs to use instead of the host's \
+                                own, one that the operator has imported and allows.",
+            },
             "files": {
                 "type": "array",
                 "maxItems": bounds.max_files,

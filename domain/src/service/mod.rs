@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use mcp_forge_ports::driven::{
-    AuditLog, Background, BlobStore, Clock, ContainerRuntime, Guest, IdKind, IdSource,
+    AuditLog, Background, BlobStore, Clock, ContainerRuntime, Guest, IdKind, IdSource, ImageStore,
 };
 use mcp_forge_ports::driving::{CodeExecution, NoObserver, RunObserver, Runs};
 use mcp_forge_ports::vocabulary::{
@@ -62,6 +62,8 @@ pub struct RunPorts {
     pub ids: Arc<dyn IdSource>,
     /// Keeps the logs and files of runs.
     pub blobs: Arc<dyn BlobStore>,
+    /// Keeps the images of the runtime.
+    pub images: Arc<dyn ImageStore>,
     /// Carries the runs.
     pub background: Arc<dyn Background>,
 }

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use mcp_forge_ports::PortErrorKind;
 use mcp_forge_ports::driven::{Clock, GuestRun};
 use mcp_forge_ports::driving::RunObserver;
 use mcp_forge_ports::vocabulary::{
     EffectiveLimits, EndedBy, ExecutionRequest, GuestJob, LimitsReport, Refusal, RefusalKind,
     ResourceLimits, RunEvent, RuntimeDescription, SandboxRoot, SandboxSpec, SandboxVerdict,
 };
+use mcp_forge_ports::{PortError, PortErrorKind};
 use tokio_util::sync::CancellationToken;
 
 use super::Core;
@@ -27,7 +27,7 @@ use super::trail::Trail;
 use super::watch::{Watch, Watched};
 use crate::limits::weaknesses;
 use crate::output::{OutputCollector, OutputLimits};
-use crate::request::{admit, decide};
+use crate::request::{admit, check_image, decide};
 use crate::violation::Violation;
 
 /// Name of a program that has none.
@@ -167,7 +167,8 @@ impl Run {
 
         facts.runtime.kind = self.step(lease, until, self.runtime_kind()).await??;
         self.tell(RunEvent::Starting, until, true).await;
-        let spec = self.spec(&facts.limits.requested, &lease.sandbox);
+        let root = self.root(facts, lease, until).await?;
+        let spec = self.spec(root, &facts.limits.requested, &lease.sandbox);
         let making = lease.sandbox.create(spec);
         facts.limits.effective = self.step(lease, until, making).await??;
         self.attest_limits(&facts.limits, lease, until).await?;
@@ -314,10 +315,35 @@ impl Run {
         recorded.map_err(|error| Halt::Refused(unaudited(&error)))
     }
 
-    fn spec(&self, limits: &ResourceLimits, sandbox: &Sandbox) -> SandboxSpec {
+    /// The files of the sandbox; an image is kept from being removed while the lease lasts.
+    async fn root(
+        &self,
+        facts: &mut Facts,
+        lease: &mut Lease,
+        until: Duration,
+    ) -> Result<SandboxRoot, Halt> {
+        let Some(image) = &self.request.image else {
+            return Ok(SandboxRoot::Host);
+        };
+        let name = check_image(image).map_err(Halt::Refused)?.to_string();
+        let (images, wanted) = (Arc::clone(&self.core.ports.images), name.clone());
+        let looking = async move {
+            let found = images.find(&wanted).await?;
+            let held = images.hold(&found.id).await?;
+            Ok((found.id, held))
+        };
+        let found: Result<_, PortError> = self.step(lease, until, looking.boxed()).await?;
+        let (id, held) = found.map_err(|error| Halt::Refused(failed(&error)))?;
+        lease.image = Some(held);
+        facts.runtime.image = name;
+        facts.runtime.image_digest = Some(format!("sha256:{id}"));
+        Ok(SandboxRoot::Image { id })
+    }
+
+    fn spec(&self, root: SandboxRoot, limits: &ResourceLimits, sandbox: &Sandbox) -> SandboxSpec {
         SandboxSpec {
             id: sandbox.id.clone(),
-            root: SandboxRoot::Host,
+            root,
             limits: limits.clone(),
         }
     }

@@ -139,6 +139,8 @@ fn warn(operation: &str, id: &SandboxId, error: &PortError) {
 pub(super) struct Lease {
     pub(super) sandbox: Sandbox,
     pub(super) slot: Option<Slot>,
+    /// Keeps the image of the sandbox.
+    pub(super) image: Option<Arc<dyn Send + Sync>>,
     /// An operation on the sandbox that had begun when the run turned away.
     pub(super) unfinished: Option<BoxFuture<'static, ()>>,
 }
@@ -148,6 +150,7 @@ impl Lease {
         Self {
             sandbox,
             slot: None,
+            image: None,
             unfinished: None,
         }
     }
@@ -158,6 +161,7 @@ impl Lease {
         let Self {
             sandbox,
             slot,
+            image,
             unfinished,
         } = self;
         let clock = Arc::clone(&sandbox.clock);
@@ -169,6 +173,7 @@ impl Lease {
             }
         }
         sandbox.remove(clock.monotonic() + patience).await;
+        drop(image);
         drop(slot);
     }
 }

@@ -136,6 +136,7 @@ impl Trail {
             "code_sha256": sha256_hex(request.code.as_bytes()),
             "code_bytes": request.code.len(),
             "stdin_bytes": request.stdin.as_ref().map(String::len),
+            "image": request.image,
             "limits": {
                 "memory_bytes": limits.memory_bytes,
                 "cpu_quota": limits.cpu_quota,

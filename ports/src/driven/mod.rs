@@ -76,6 +76,7 @@ pub type ImageProgress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// Keeps images: root file systems that sandboxes share, read-only. An image is told by one of its names, its id, or
 /// the first digits of its id.
+#[cfg_attr(feature = "testing", mockall::automock)]
 #[async_trait]
 pub trait ImageStore: Send + Sync {
     /// All of them.

@@ -38,6 +38,8 @@ pub struct ExecutionRequest {
     pub stdin: Option<String>,
     /// Files for the workspace, placed before the program starts.
     pub files: Vec<InputFile>,
+    /// A reference to the image whose programs it has; the host's own when absent.
+    pub image: Option<String>,
     /// The caller's name for this request: repeated, it gives the answer of the first one and runs
     /// nothing.
     pub idempotency_key: Option<String>,
@@ -59,6 +61,7 @@ impl ExecutionRequest {
             cpu_quota: None,
             stdin: None,
             files: Vec::new(),
+            image: None,
             idempotency_key: None,
             correlation_id: None,
             client: None,

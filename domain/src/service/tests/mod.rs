@@ -10,6 +10,7 @@ mod stops;
 
 use std::future::Future;
 
+use mcp_forge_ports::driven::MockImageStore;
 use mcp_forge_ports::testing::{
     FakeAudit, FakeBackground, FakeBlobs, FakeClock, FakeGuest, FakeIds, FakeObserver, FakeRuntime,
     GuestStep, Journal,
@@ -68,6 +69,7 @@ impl World {
             clock: clock.clone(),
             ids: Arc::new(FakeIds::new()),
             blobs: Arc::new(blobs.clone()),
+            images: Arc::new(MockImageStore::new()),
             background: background.clone(),
         };
         let mut policy = ExecutionPolicy::default();

@@ -1,5 +1,6 @@
 //! What is called, what is not, and in which order: strict mocks.
 
+use mcp_forge_ports::driven::MockImageStore;
 use mcp_forge_ports::driving::NoObserver;
 use mcp_forge_ports::testing::{
     MockAuditLog, MockContainerRuntime, MockGuest, MockGuestRun, enforced_as_asked, sound_hello,
@@ -26,6 +27,7 @@ async fn execute(
         clock: Arc::new(FakeClock::new()),
         ids: Arc::new(FakeIds::new()),
         blobs: Arc::new(FakeBlobs::new()),
+        images: Arc::new(MockImageStore::new()),
         background: background.clone(),
     };
     let service = RunService::new(ports, ExecutionPolicy::default()).unwrap();
