@@ -18,6 +18,7 @@ mod endings;
 mod files;
 mod home;
 mod host;
+mod images;
 mod leftovers;
 mod many;
 mod ordinary_user;
