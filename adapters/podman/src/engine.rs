@@ -33,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// How long the engine is believed that a container has not ended.
+const GLANCE: Duration = Duration::from_secs(5);
+
 /// How often the engine looks whether a container has ended.
 const LOOK: &str = "20ms";
 
@@ -113,6 +116,8 @@ struct InspectedState {
     pid: i64,
     #[serde(rename = "OOMKilled")]
     oom_killed: bool,
+    #[serde(rename = "ExitCode")]
+    exit_code: i64,
 }
 
 /// The part of a list's entry that is needed.
@@ -318,6 +323,12 @@ impl Containers {
         Ok(())
     }
 
+    async fn inspect(&self, name: &str) -> Result<Inspected, PortError> {
+        let path = format!("containers/{name}/json");
+        let found = self.client.json(Method::GET, &path, Body::None).await;
+        found.map_err(|fault| fault.of(format!("cannot inspect {name}")))
+    }
+
     /// Imports the image of the host presentation unless the engine has it.
     async fn give_image(&self, presentation: Presentation) -> Result<(), PortError> {
         let image = &self.common.image;
@@ -372,11 +383,18 @@ impl Engine for Containers {
             format!("containers/{name}/wait?condition=stopped&condition=exited&interval={LOOK}");
         let mut lost = None;
         let code: i64 = loop {
-            match self
+            let waiting = self
                 .client
-                .patient_json(Method::POST, &path, Body::None)
-                .await
-            {
+                .patient_json(Method::POST, &path, Body::None);
+            let Ok(told) = tokio::time::timeout(GLANCE, waiting).await else {
+                // An engine that cannot clear up after its containers waits for ever.
+                match self.inspect(name).await {
+                    Ok(found) if found.state.pid <= 0 => break found.state.exit_code,
+                    Err(error) if error.kind == PortErrorKind::NotFound => return End::Gone,
+                    _ => continue,
+                }
+            };
+            match told {
                 Ok(code) => break code,
                 // Containers live on while the engine starts again.
                 Err(Fault::Socket(_) | Fault::Http(_)) => {
@@ -396,12 +414,7 @@ impl Engine for Containers {
     }
 
     async fn state(&self, name: &str) -> Result<State, PortError> {
-        let path = format!("containers/{name}/json");
-        let found: Inspected = self
-            .client
-            .json(Method::GET, &path, Body::None)
-            .await
-            .map_err(|fault| fault.of(format!("cannot inspect {name}")))?;
+        let found = self.inspect(name).await?;
         Ok(State {
             id: found.id,
             process: (found.state.pid > 0).then_some(found.state.pid),
