@@ -21,7 +21,7 @@ struct Member {
     tests: &'static [&'static str],
 }
 
-const MEMBERS: [Member; 14] = [
+const MEMBERS: [Member; 15] = [
     Member {
         name: "mcp-forge",
         internal: &[
@@ -30,6 +30,7 @@ const MEMBERS: [Member; 14] = [
             "mcp-forge-domain",
             "mcp-forge-podman",
             "mcp-forge-guest",
+            "mcp-forge-images",
             "mcp-forge-libcontainer",
             "mcp-forge-mcp",
             "mcp-forge-ports",
@@ -110,6 +111,25 @@ const MEMBERS: [Member; 14] = [
             "tracing",
         ],
         tests: &["tempfile"],
+    },
+    Member {
+        name: "mcp-forge-images",
+        internal: &["mcp-forge-ports", "mcp-forge-presentation"],
+        external: &[
+            "async-trait",
+            "flate2",
+            "oci-spec",
+            "rustix",
+            "ruzstd",
+            "serde",
+            "serde_json",
+            "sha2",
+            "tar",
+            "tempfile",
+            "thiserror",
+            "tokio",
+        ],
+        tests: &["proptest", "tokio"],
     },
     Member {
         name: "mcp-forge-podman",

@@ -53,7 +53,9 @@ fn files_of_both_forms_set_what_they_name_and_default_the_rest() {
 
 #[test]
 fn the_documented_file_has_every_setting_and_its_default() {
-    let text = include_str!("../../examples/mcp-forge.yaml").replace("# path:", "path:");
+    let text = include_str!("../../examples/mcp-forge.yaml")
+        .replace("# path:", "path:")
+        .replace("# directory:", "directory:");
     let dir = tempfile::tempdir().unwrap();
     let policy = dir.path().join("policy.toml");
     fs::write(&policy, "").unwrap();
@@ -63,7 +65,7 @@ fn the_documented_file_has_every_setting_and_its_default() {
     for (key, setting) in settings
         .0
         .iter()
-        .filter(|(key, _)| ![AUDIT, POLICY].contains(key))
+        .filter(|(key, _)| ![AUDIT, POLICY, IMAGES].contains(key))
     {
         let row = table().into_iter().find(|row| row.key == *key).unwrap();
         assert_eq!(setting.text, row.default, "{key}");

@@ -318,7 +318,8 @@ fn help_names_what_there_is() {
         command.args(arguments);
         let help = finish(command, b"");
         assert_eq!(help.code(), 0, "{help:?}");
-        assert!(!help.stdout.contains("podman"), "{}", help.stdout);
+        let kinds = "[libcontainer, podman, docker, auto]";
+        assert!(help.stdout.contains(kinds), "{}", help.stdout);
     }
 }
 
@@ -470,7 +471,6 @@ fn doctor_tells_what_is_wrong_where_it_is_wrong() {
     let open = home.file("open.jsonl", "");
     fs::set_permissions(&open, Permissions::from_mode(0o666)).unwrap();
     let audit = ("MCP_FORGE_AUDIT__PATH", open.to_str().unwrap());
-    let kind = ("MCP_FORGE_RUNTIME__KIND", "podman");
     for (arguments, variable, name, evidence, remedy) in [
         (
             &["--runtime", "docker"][..],
@@ -481,16 +481,23 @@ fn doctor_tells_what_is_wrong_where_it_is_wrong() {
         ),
         (
             &["--runtime", "podman"],
-            None,
+            Some(("CONTAINER_HOST", "unix:///nowhere/podman.sock")),
+            "runtime start",
+            "cannot reach podman at /nowhere/podman.sock (CONTAINER_HOST)",
+            "start it (`systemctl --user start podman.socket`",
+        ),
+        (
+            &["--runtime", "podman"],
+            Some(("CONTAINER_HOST", "ssh://a@b/podman.sock")),
             "runtime",
-            "podman (--runtime)",
+            "(CONTAINER_HOST) is no socket of this host",
             "mcp-forge doctor --runtime auto",
         ),
         (
-            &[],
-            Some(kind),
+            &["--runtime", "warp"],
+            None,
             "runtime",
-            "MCP_FORGE_RUNTIME__KIND",
+            "unknown runtime \"warp\" (--runtime)",
             "mcp-forge doctor --runtime auto",
         ),
         (&[], Some(audit), "audit log", "0666", "chmod 600"),

@@ -194,7 +194,8 @@ impl<C: Connect> ContainerRuntime for EngineRuntime<C> {
             ));
         }
         let SandboxRoot::Host = spec.root else {
-            return unsupported(format!("root {:?} is not supported", spec.root));
+            let what = "images are of the runtime libcontainer in this version";
+            return unsupported(what.to_owned());
         };
         let connected = self.engine().await?;
         let sandbox = Arc::new(Sandbox {

@@ -383,9 +383,7 @@ impl Engine for Containers {
             format!("containers/{name}/wait?condition=stopped&condition=exited&interval={LOOK}");
         let mut lost = None;
         let code: i64 = loop {
-            let waiting = self
-                .client
-                .patient_json(Method::POST, &path, Body::None);
+            let waiting = self.client.patient_json(Method::POST, &path, Body::None);
             let Ok(told) = tokio::time::timeout(GLANCE, waiting).await else {
                 // An engine that cannot clear up after its containers waits for ever.
                 match self.inspect(name).await {

@@ -104,7 +104,7 @@ async fn bad_arguments_are_tool_errors_and_nothing_runs() {
         json!({"code": "1", "session_id": "s"}),
         json!({"code": "1", "backend": "jupyter"}),
         json!({"code": "1", "environment": "e"}),
-        json!({"code": "1", "custom_image": "i"}),
+        json!({"code": "1", "custom_image": 1}),
         json!({"code": "1", "mcp_tools": []}),
         json!({"code": "1", "files": {}}),
         json!({"code": "1", "files": [{"path": "a"}]}),

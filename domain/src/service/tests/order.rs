@@ -11,12 +11,34 @@ use mcp_forge_ports::vocabulary::{
 use mcp_forge_ports::{PortError, PortErrorKind};
 use mockall::Sequence;
 
+use crate::decision::{CheckedPolicy, SandboxPolicy};
+
 use super::*;
 
 async fn execute(
     audit: MockAuditLog,
     runtime: MockContainerRuntime,
     guest: MockGuest,
+    request: ExecutionRequest,
+) -> Answer {
+    let policy = ExecutionPolicy::default();
+    execute_with(
+        audit,
+        runtime,
+        guest,
+        MockImageStore::new(),
+        policy,
+        request,
+    )
+    .await
+}
+
+async fn execute_with(
+    audit: MockAuditLog,
+    runtime: MockContainerRuntime,
+    guest: MockGuest,
+    images: MockImageStore,
+    policy: ExecutionPolicy,
     request: ExecutionRequest,
 ) -> Answer {
     let background = Arc::new(FakeBackground::new());
@@ -27,10 +49,10 @@ async fn execute(
         clock: Arc::new(FakeClock::new()),
         ids: Arc::new(FakeIds::new()),
         blobs: Arc::new(FakeBlobs::new()),
-        images: Arc::new(MockImageStore::new()),
+        images: Arc::new(images),
         background: background.clone(),
     };
-    let service = RunService::new(ports, ExecutionPolicy::default()).unwrap();
+    let service = RunService::new(ports, policy).unwrap();
     let answer = service
         .execute(request, Arc::new(NoObserver), CancellationToken::new())
         .await;
@@ -196,6 +218,72 @@ async fn what_cannot_be_audited_reaches_no_adapter() {
         assert_eq!(refusal.kind, RefusalKind::Unavailable);
         assert_eq!(refusal.field, None);
         assert!(refusal.message.contains("no space left"), "{refusal:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_image_is_asked_for_then_found_and_held_then_used() {
+    use mcp_forge_ports::vocabulary::{Image, SandboxRoot};
+    within(async {
+        let mut audit = MockAuditLog::new();
+        audit.expect_record().returning(|_| Ok(()));
+        let mut runtime = MockContainerRuntime::new();
+        runtime.expect_info().returning(|| {
+            Ok(RuntimeInfo {
+                kind: "mock".into(),
+                version: "1".into(),
+                weak: vec![],
+                host_namespaces: Namespaces::new(),
+            })
+        });
+        let mut order = Sequence::new();
+        let mut images = MockImageStore::new();
+        images
+            .expect_find()
+            .withf(|name| name == "docker.io/library/x:1")
+            .once()
+            .in_sequence(&mut order)
+            .returning(|_| {
+                Ok(Image {
+                    id: "1d".into(),
+                    names: vec![],
+                    bytes: 0,
+                    imported: std::time::SystemTime::UNIX_EPOCH,
+                })
+            });
+        let held: Arc<dyn Send + Sync> = Arc::new(());
+        let (given, kept) = (Arc::clone(&held), Arc::clone(&held));
+        images
+            .expect_hold()
+            .withf(|id| id == "1d")
+            .once()
+            .in_sequence(&mut order)
+            .return_once(|_| Ok(given));
+        runtime
+            .expect_create()
+            .withf(move |spec| {
+                let root = SandboxRoot::Image { id: "1d".into() };
+                spec.root == root && Arc::strong_count(&kept) == 3
+            })
+            .once()
+            .in_sequence(&mut order)
+            .returning(|_| Err(PortError::new(PortErrorKind::Unsupported, "no")));
+        runtime.expect_remove().returning(|_| Ok(()));
+        let mut policy = ExecutionPolicy::default();
+        let allowed = SandboxPolicy {
+            images: vec!["x:*".to_owned()],
+            ..SandboxPolicy::default()
+        };
+        policy.sandboxes = CheckedPolicy::new(&allowed).unwrap();
+        let request = ExecutionRequest {
+            image: Some("x:1".to_owned()),
+            ..python()
+        };
+        let refused = execute_with(audit, runtime, MockGuest::new(), images, policy, request).await;
+        assert_eq!(refused.unwrap_err().kind, RefusalKind::Unsupported);
+        // Nobody holds it any more but this test.
+        assert_eq!(Arc::strong_count(&held), 1);
     })
     .await;
 }
