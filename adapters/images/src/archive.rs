@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use tar::{Archive, EntryType};
 
 use crate::source::{Counted, hex, is_hex, plain};
+use crate::tree::place;
 use crate::{Failure, Refused};
 
 /// Longest document of an image, bytes.
@@ -61,15 +62,15 @@ fn silent() -> ImageProgress {
 pub(crate) fn form(path: &Path) -> Result<Form, Failure> {
     let mut left = MAX_DOCUMENT;
     let mut archive = Archive::new(Counted::new(plain(path, &silent())?, &mut left));
-    for entry in archive.entries().map_err(Failure::read)?.raw(true) {
-        let entry = entry.map_err(Failure::read)?;
+    for entry in archive.entries().map_err(Failure::Read)?.raw(true) {
+        let entry = entry.map_err(Failure::Read)?;
         if !matches!(
             entry.header().entry_type(),
             EntryType::Regular | EntryType::Directory | EntryType::Symlink | EntryType::Link
         ) {
             continue;
         }
-        let path = entry.header().path().map_err(Failure::read)?;
+        let path = entry.header().path().map_err(Failure::Read)?;
         let Some(first) = path.components().find_map(|component| match component {
             std::path::Component::Normal(name) => name.to_str(),
             _ => None,
@@ -89,8 +90,8 @@ pub(crate) fn form(path: &Path) -> Result<Form, Failure> {
 /// Takes the files of an image's archive out into a directory: one level of names, whatever theirs were.
 pub(crate) struct Files {
     directory: PathBuf,
-    /// By their names in the archive; links lead to other names.
-    files: BTreeMap<String, Stored>,
+    /// Of an archive, by their names there; links lead to other names. Of a directory it has them itself.
+    files: Option<BTreeMap<String, Stored>>,
 }
 
 enum Stored {
@@ -107,32 +108,38 @@ impl Files {
         progress: &ImageProgress,
     ) -> Result<Self, Failure> {
         let mut files = BTreeMap::new();
+        let mut count = 0;
         let mut archive = Archive::new(Counted::new(plain(path, progress)?, left));
-        for entry in archive.entries().map_err(Failure::read)?.raw(true) {
-            let mut entry = entry.map_err(Failure::read)?;
+        for entry in archive.entries().map_err(Failure::Read)?.raw(true) {
+            let mut entry = entry.map_err(Failure::Read)?;
             // Of no image is a name longer than a header has room for.
-            let name = entry.header().path().map_err(Failure::read)?.into_owned();
+            let name = entry.header().path().map_err(Failure::Read)?.into_owned();
             let Some(name) = name
                 .to_str()
                 .map(|name| name.trim_start_matches("./").to_owned())
             else {
                 continue;
             };
-            if files.len() == MAX_FILES {
+            count += 1;
+            if count > MAX_FILES {
                 return Err(Refused::new(Path::new(&name), "there are too many files").into());
             }
             match entry.header().entry_type() {
                 EntryType::Regular => {
-                    let to = directory.join(files.len().to_string());
+                    let to = directory.join(count.to_string());
                     let mut file = File::create_new(&to).map_err(Failure::at(&to))?;
                     io::copy(&mut entry, &mut file).map_err(Failure::at(&to))?;
                     files.insert(name, Stored::File(to));
                 }
-                EntryType::Symlink | EntryType::Link => {
-                    let link = entry.header().link_name().map_err(Failure::read)?;
+                kind @ (EntryType::Symlink | EntryType::Link) => {
+                    let link = entry.header().link_name().map_err(Failure::Read)?;
                     let link = link.and_then(|link| Some(link.to_str()?.to_owned()));
                     let target = link.unwrap_or_default();
-                    let beside = name.rsplit_once('/').map_or("", |(above, _)| above);
+                    // A hard link tells a name in the archive.
+                    let beside = match name.rsplit_once('/') {
+                        Some((above, _)) if kind == EntryType::Symlink => above,
+                        _ => "",
+                    };
                     files.insert(name.clone(), Stored::Link(joined(beside, &target)));
                 }
                 _ => {}
@@ -140,7 +147,7 @@ impl Files {
         }
         Ok(Self {
             directory: directory.to_owned(),
-            files,
+            files: Some(files),
         })
     }
 
@@ -148,22 +155,20 @@ impl Files {
     pub(crate) fn of_directory(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
-            files: BTreeMap::new(),
+            files: None,
         }
     }
 
     fn path(&self, name: &str) -> Result<PathBuf, Failure> {
-        if self.files.is_empty() {
-            return match crate::tree::place(Path::new(name))? {
-                Some((above, name)) => Ok(self.directory.join(above).join(name)),
-                None => Err(Failure::Wrong(format!("{name:?} is not in it"))),
-            };
-        }
         let missing = || Failure::Wrong(format!("{name:?} is not in it"));
-        let mut stored = self.files.get(name).ok_or_else(missing)?;
+        let Some(files) = &self.files else {
+            let (above, name) = place(Path::new(name))?.ok_or_else(missing)?;
+            return Ok(self.directory.join(above).join(name));
+        };
+        let mut stored = files.get(name).ok_or_else(missing)?;
         // A link leads to a file, as engines write them.
         if let Stored::Link(to) = stored {
-            stored = self.files.get(to).ok_or_else(missing)?;
+            stored = files.get(to).ok_or_else(missing)?;
         }
         match stored {
             Stored::File(path) => Ok(path.clone()),
@@ -178,10 +183,10 @@ impl Files {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(Failure::Wrong(format!("{name:?} is not in it")));
             }
-            file => file.map_err(Failure::at(&path))?,
+            file => file.map_err(Failure::source(&path))?,
         };
         let length = file.take(MAX_DOCUMENT + 1).read_to_end(&mut bytes);
-        if length.map_err(Failure::at(&path))? as u64 > MAX_DOCUMENT {
+        if length.map_err(Failure::source(&path))? as u64 > MAX_DOCUMENT {
             return Err(Refused::new(Path::new(name), "it is too long for a document").into());
         }
         Ok(bytes)
@@ -211,6 +216,7 @@ impl Files {
         let mut name = None;
         for _ in 0..MAX_NESTED {
             let chosen = chosen(index.manifests())?.clone();
+            let kind = chosen.media_type().to_string();
             let annotations = chosen.annotations().clone().unwrap_or_default();
             // Full where an engine wrote it, else the tag alone.
             let full = [
@@ -218,12 +224,7 @@ impl Files {
                 "org.opencontainers.image.ref.name",
             ];
             name = name.or_else(|| full.iter().find_map(|key| annotations.get(*key).cloned()));
-            if chosen.media_type().to_string().ends_with("index.v1+json")
-                || chosen
-                    .media_type()
-                    .to_string()
-                    .ends_with("manifest.list.v2+json")
-            {
+            if kind.ends_with("index.v1+json") || kind.ends_with("manifest.list.v2+json") {
                 index = self.blob(&chosen)?.1;
                 continue;
             }

@@ -47,9 +47,12 @@ impl Refused {
 enum Failure {
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// The archive cannot be read.
+    /// The archive cannot be read as what it should be.
     #[error("it cannot be read: {0}")]
     Read(io::Error),
+    /// A file that was given cannot be read at all.
+    #[error("{path}: {error}")]
+    Source { path: String, error: io::Error },
     /// It is none, or says what is not so.
     #[error("{0}")]
     Wrong(String),
@@ -59,13 +62,17 @@ enum Failure {
 }
 
 impl Failure {
-    fn read(error: io::Error) -> Self {
-        Self::Read(error)
-    }
-
     fn entry(path: &Path, error: io::Error) -> Self {
         let Refused { what, .. } = Refused::new(path, "");
         Self::Write { what, error }
+    }
+
+    fn source(path: &Path) -> impl Fn(io::Error) -> Self {
+        let path = path.display().to_string();
+        move |error| Self::Source {
+            path: path.clone(),
+            error,
+        }
     }
 
     fn at(path: &Path) -> impl Fn(io::Error) -> Self {
@@ -85,6 +92,10 @@ impl Failure {
             Self::Read(_) | Self::Wrong(_) => (
                 PortErrorKind::Unsupported,
                 "give a tar of a root file system, what `docker save` or `podman save` writes, or an OCI layout",
+            ),
+            Self::Source { .. } => (
+                PortErrorKind::Unsupported,
+                "see whether it is there and who may read it",
             ),
             Self::Write { .. } => (
                 PortErrorKind::Internal,

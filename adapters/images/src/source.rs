@@ -17,11 +17,12 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// A file as it was before somebody compressed it; `progress` is told how much of it was read.
 pub(crate) fn plain(path: &Path, progress: &ImageProgress) -> Result<Box<dyn Read>, Failure> {
-    let mut file = File::open(path).map_err(Failure::at(path))?;
+    let mut file = File::open(path).map_err(Failure::source(path))?;
     let mut magic = [0; 4];
-    let length = read_some(&mut file, &mut magic).map_err(Failure::at(path))?;
-    file.seek(SeekFrom::Start(0)).map_err(Failure::at(path))?;
-    let length_of_all = file.metadata().map_err(Failure::at(path))?.len();
+    let length = read_some(&mut file, &mut magic).map_err(Failure::source(path))?;
+    file.seek(SeekFrom::Start(0))
+        .map_err(Failure::source(path))?;
+    let length_of_all = file.metadata().map_err(Failure::source(path))?.len();
     let watched = Watched {
         file,
         done: 0,

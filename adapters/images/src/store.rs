@@ -200,7 +200,7 @@ impl DiskImages {
         };
         // What is read may be as much again as what is kept: headers and padding.
         let mut read = self.bounds.bytes.saturating_mul(2);
-        let found = fs::metadata(source).map_err(Failure::at(source))?;
+        let found = fs::metadata(source).map_err(Failure::source(source))?;
         let image = if found.is_dir() {
             if !is_layout(source) {
                 return Err(Failure::Wrong(format!(
@@ -221,7 +221,7 @@ impl DiskImages {
                 let opened = plain(source, progress)?;
                 let mut counted = Counted::new(opened, &mut read);
                 let skipped = layer(&tree, &mut counted, &mut room, false)?;
-                (counted.digest().map_err(Failure::read)?, None, skipped.0)
+                (counted.digest().map_err(Failure::Read)?, None, skipped)
             }
             Some(files) => {
                 let Layers { id, layers, name } = files.image()?;
@@ -277,7 +277,7 @@ impl DiskImages {
     ) -> Result<u64, Failure> {
         let mut counted = Counted::new(plain(&one.path, progress)?, read);
         let skipped = layer(tree, &mut counted, room, true)?;
-        let is = counted.digest().map_err(Failure::read)?;
+        let is = counted.digest().map_err(Failure::Read)?;
         if is != one.digest {
             let what = format!(
                 "a layer has the digest sha256:{is}, and should have sha256:{}",
@@ -285,7 +285,7 @@ impl DiskImages {
             );
             return Err(Failure::Wrong(what));
         }
-        Ok(skipped.0)
+        Ok(skipped)
     }
 
     fn root(&self, id: &str) -> PathBuf {

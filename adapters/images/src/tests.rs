@@ -375,6 +375,10 @@ fn what_is_no_archive_is_told() {
     let told = place.import(place.home.path()).unwrap_err().chain();
     assert!(told.contains("is a directory and no OCI layout"), "{told}");
     let told = place.import(Path::new("/nowhere/x")).unwrap_err();
+    assert_eq!(
+        told.hint.as_deref(),
+        Some("see whether it is there and who may read it")
+    );
     assert!(
         told.chain().contains("/nowhere/x: No such file"),
         "{}",
@@ -477,11 +481,14 @@ fn a_docker_archive_is_imported() {
         format!("{}/layer.tar", "1".repeat(20)),
     );
     let manifest =
-        json!([{"Config": name, "RepoTags": ["localhost/x:1"], "Layers": [link, "upper.tar"]}]);
+        json!([{"Config": name, "RepoTags": ["localhost/x:1"], "Layers": [link, "c/upper.tar"]}]);
     let tar = Tar::default()
         .entry(EntryType::Regular, &file, "", 0o644, &layers[0])
         .link(&link, &format!("../{file}"))
-        .entry(EntryType::Regular, "upper.tar", "", 0o644, &layers[1])
+        // A name twice is the later one, and a hard link tells a name in the archive.
+        .entry(EntryType::Regular, "b/upper.tar", "", 0o644, b"earlier")
+        .entry(EntryType::Regular, "b/upper.tar", "", 0o644, &layers[1])
+        .hard("c/upper.tar", "b/upper.tar")
         .file(&name, &config)
         .file("manifest.json", &manifest.to_string());
     let imported = place.import_tar(tar).unwrap();

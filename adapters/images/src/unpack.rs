@@ -30,10 +30,6 @@ pub(crate) struct Room {
     pub(crate) entries: u64,
 }
 
-/// What was not unpacked, since nothing in a sandbox is of its kind.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Skipped(pub(crate) u64);
-
 /// What was told of the next entry ahead of it.
 #[derive(Default)]
 struct Ahead {
@@ -42,22 +38,22 @@ struct Ahead {
     size: Option<u64>,
 }
 
-/// Unpacks a layer; `lower` tells that there may be layers below, of which it can take something away.
+/// Unpacks a layer and gives the number of devices and pipes that were left out; `lower` tells that there may be layers below, of which it can take something away.
 pub(crate) fn layer(
     tree: &Tree,
     reader: impl Read,
     room: &mut Room,
     lower: bool,
-) -> Result<Skipped, Failure> {
+) -> Result<u64, Failure> {
     let mut archive = Archive::new(reader);
     let mut ahead = Ahead::default();
     let mut own = HashSet::new();
-    let mut skipped = Skipped::default();
+    let mut skipped = 0;
     // Raw, since the library would read names of any length.
-    for entry in archive.entries().map_err(Failure::read)?.raw(true) {
-        let mut entry = entry.map_err(Failure::read)?;
+    for entry in archive.entries().map_err(Failure::Read)?.raw(true) {
+        let mut entry = entry.map_err(Failure::Read)?;
         let kind = entry.header().entry_type();
-        let size = entry.header().size().map_err(Failure::read)?;
+        let size = entry.header().size().map_err(Failure::Read)?;
         match kind {
             EntryType::GNULongName => {
                 ahead.path = Some(name(&mut entry, size)?);
@@ -78,7 +74,7 @@ pub(crate) fn layer(
         let told = std::mem::take(&mut ahead);
         let path = match told.path {
             Some(path) => path,
-            None => entry.header().path().map_err(Failure::read)?.into_owned(),
+            None => entry.header().path().map_err(Failure::Read)?.into_owned(),
         };
         room.entries = room
             .entries
@@ -95,7 +91,7 @@ pub(crate) fn layer(
             let link = match &told.link {
                 Some(link) => link.clone(),
                 None => {
-                    let link = entry.header().link_name().map_err(Failure::read)?;
+                    let link = entry.header().link_name().map_err(Failure::Read)?;
                     link.map(|link| link.into_owned()).unwrap_or_default()
                 }
             };
@@ -130,7 +126,7 @@ pub(crate) fn layer(
                     .bytes
                     .checked_sub(size)
                     .ok_or_else(|| Refused::new(&path, "the image is too large"))?;
-                let program = entry.header().mode().map_err(Failure::read)? & 0o111 != 0;
+                let program = entry.header().mode().map_err(Failure::Read)? & 0o111 != 0;
                 let mut file = tree.file(&above, &name, program).map_err(wrong)?;
                 let copied = io::copy(&mut entry, &mut file).map_err(wrong)?;
                 if copied != size {
@@ -150,7 +146,7 @@ pub(crate) fn layer(
                 tree.hard_link(&above, &name, (&of, &file)).map_err(wrong)?;
             }
             EntryType::Char | EntryType::Block | EntryType::Fifo => {
-                skipped.0 += 1;
+                skipped += 1;
                 continue;
             }
             other => {
@@ -176,7 +172,7 @@ fn bytes(entry: &mut impl Read, size: u64, most: u64) -> Result<Vec<u8>, Failure
     entry
         .take(most)
         .read_to_end(&mut bytes)
-        .map_err(Failure::read)?;
+        .map_err(Failure::Read)?;
     Ok(bytes)
 }
 
@@ -195,7 +191,7 @@ fn path_of(bytes: Vec<u8>) -> PathBuf {
 fn pax(entry: &mut impl Read, size: u64, ahead: &mut Ahead) -> Result<(), Failure> {
     let bytes = bytes(entry, size, MAX_PAX)?;
     for record in PaxExtensions::new(&bytes) {
-        let record = record.map_err(Failure::read)?;
+        let record = record.map_err(Failure::Read)?;
         let value = record.value_bytes().to_vec();
         match record.key_bytes() {
             b"path" => ahead.path = Some(path_of(value)),
