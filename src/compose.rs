@@ -153,8 +153,8 @@ enum Adapter {
 }
 
 impl Adapter {
+    #[cfg_attr(not(feature = "runtime-libcontainer"), allow(unused_variables))]
     fn make(kind: &'static str, settings: &Settings) -> anyhow::Result<Self> {
-        let _ = settings;
         match kind {
             #[cfg(feature = "runtime-libcontainer")]
             "libcontainer" => {
@@ -378,7 +378,7 @@ impl Application {
             },
             clock: Arc::new(SystemClock::new()),
             ids: Arc::new(RandomIds),
-            images: Arc::new(image_store(settings)?),
+            images: image_store(settings).ok().map(|store| Arc::new(store) as _),
             blobs: Arc::new(SpoolStore::new(spool_directory())),
             background: Arc::new(tasks.clone()),
         };

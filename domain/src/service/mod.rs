@@ -62,8 +62,8 @@ pub struct RunPorts {
     pub ids: Arc<dyn IdSource>,
     /// Keeps the logs and files of runs.
     pub blobs: Arc<dyn BlobStore>,
-    /// Keeps the images of the runtime.
-    pub images: Arc<dyn ImageStore>,
+    /// Keeps the images of the runtime, where there is a place for them.
+    pub images: Option<Arc<dyn ImageStore>>,
     /// Carries the runs.
     pub background: Arc<dyn Background>,
 }

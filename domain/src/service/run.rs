@@ -326,7 +326,14 @@ impl Run {
             return Ok(SandboxRoot::Host);
         };
         let name = check_image(image).map_err(Halt::Refused)?.to_string();
-        let (images, wanted) = (Arc::clone(&self.core.ports.images), name.clone());
+        let Some(images) = self.core.ports.images.clone() else {
+            return Err(Halt::Refused(Violation::general(
+                RefusalKind::Unsupported,
+                "there is no place for images".to_owned(),
+                "the operator can name one (`images.directory`)",
+            )));
+        };
+        let wanted = name.clone();
         let looking = async move {
             let found = images.find(&wanted).await?;
             let held = images.hold(&found.id).await?;

@@ -10,7 +10,6 @@ mod stops;
 
 use std::future::Future;
 
-use mcp_forge_ports::driven::MockImageStore;
 use mcp_forge_ports::testing::{
     FakeAudit, FakeBackground, FakeBlobs, FakeClock, FakeGuest, FakeIds, FakeObserver, FakeRuntime,
     GuestStep, Journal,
@@ -69,7 +68,7 @@ impl World {
             clock: clock.clone(),
             ids: Arc::new(FakeIds::new()),
             blobs: Arc::new(blobs.clone()),
-            images: Arc::new(MockImageStore::new()),
+            images: None,
             background: background.clone(),
         };
         let mut policy = ExecutionPolicy::default();

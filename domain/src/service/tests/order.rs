@@ -22,22 +22,14 @@ async fn execute(
     request: ExecutionRequest,
 ) -> Answer {
     let policy = ExecutionPolicy::default();
-    execute_with(
-        audit,
-        runtime,
-        guest,
-        MockImageStore::new(),
-        policy,
-        request,
-    )
-    .await
+    execute_with(audit, runtime, guest, None, policy, request).await
 }
 
 async fn execute_with(
     audit: MockAuditLog,
     runtime: MockContainerRuntime,
     guest: MockGuest,
-    images: MockImageStore,
+    images: Option<MockImageStore>,
     policy: ExecutionPolicy,
     request: ExecutionRequest,
 ) -> Answer {
@@ -49,7 +41,7 @@ async fn execute_with(
         clock: Arc::new(FakeClock::new()),
         ids: Arc::new(FakeIds::new()),
         blobs: Arc::new(FakeBlobs::new()),
-        images: Arc::new(images),
+        images: images.map(|images| Arc::new(images) as _),
         background: background.clone(),
     };
     let service = RunService::new(ports, policy).unwrap();
@@ -280,7 +272,15 @@ async fn an_image_is_asked_for_then_found_and_held_then_used() {
             image: Some("x:1".to_owned()),
             ..python()
         };
-        let refused = execute_with(audit, runtime, MockGuest::new(), images, policy, request).await;
+        let refused = execute_with(
+            audit,
+            runtime,
+            MockGuest::new(),
+            Some(images),
+            policy,
+            request,
+        )
+        .await;
         assert_eq!(refused.unwrap_err().kind, RefusalKind::Unsupported);
         // Nobody holds it any more but this test.
         assert_eq!(Arc::strong_count(&held), 1);

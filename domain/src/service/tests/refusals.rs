@@ -1,7 +1,6 @@
 //! Requests that are refused, each with a control that is not.
 
 use mcp_forge_ports::PortErrorKind;
-use mcp_forge_ports::driven::MockImageStore;
 use mcp_forge_ports::testing::RuntimeCall;
 use mcp_forge_ports::vocabulary::{EffectiveLimits, EndedBy, Severity};
 
@@ -458,7 +457,7 @@ fn an_unsound_policy_makes_no_service() {
             clock: Arc::new(FakeClock::new()),
             ids: Arc::new(FakeIds::new()),
             blobs: Arc::new(FakeBlobs::new()),
-            images: Arc::new(MockImageStore::new()),
+            images: None,
             background: Arc::new(FakeBackground::new()),
         };
         RunService::new(
