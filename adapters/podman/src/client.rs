@@ -92,6 +92,8 @@ impl Fault {
 /// What is sent along.
 pub(crate) enum Body {
     None,
+    /// Nothing yet: the connection is to become a stream.
+    Stream,
     Json(String),
     Tar(Vec<u8>),
 }
@@ -151,7 +153,7 @@ impl Client {
     /// A connection that is a stream from now on.
     pub(crate) async fn upgrade(&self, path: &str) -> Result<TokioIo<Upgraded>, Fault> {
         let ask = async {
-            let answer = self.libpod(Method::POST, path, Body::None).await?;
+            let answer = self.libpod(Method::POST, path, Body::Stream).await?;
             if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
                 return Err(Fault::Answer(format!("{path}: no stream")));
             }
@@ -203,6 +205,10 @@ impl Client {
             .header(HOST, "podman");
         let bytes = match body {
             Body::None => Bytes::new(),
+            Body::Stream => {
+                request = request.header(CONNECTION, "Upgrade").header(UPGRADE, "tcp");
+                Bytes::new()
+            }
             Body::Json(text) => {
                 request = request.header(CONTENT_TYPE, "application/json");
                 text.into()
@@ -212,9 +218,6 @@ impl Client {
                 bytes.into()
             }
         };
-        if path.contains("/attach") {
-            request = request.header(CONNECTION, "Upgrade").header(UPGRADE, "tcp");
-        }
         let request = request
             .body(Full::new(bytes))
             .map_err(|error| Fault::Answer(error.to_string()))?;
