@@ -110,7 +110,7 @@ const MEMBERS: [Member; 15] = [
             "toml",
             "tracing",
         ],
-        tests: &["tempfile"],
+        tests: &["tempfile", "tokio"],
     },
     Member {
         name: "mcp-forge-images",

@@ -1,7 +1,7 @@
 //! Images on the embedded runtime: imported from an archive, used by runs, removed.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -48,6 +48,10 @@ impl Place {
 fn archive(place: &Place, mark: &str) -> PathBuf {
     let home = &place.home;
     let directory = place.images.path();
+    let archive = directory.join(format!("{mark}.tar"));
+    if archive.exists() {
+        return archive;
+    }
     let text = |program: &str, argument: &str| {
         let told = Command::new(program).arg(argument).output().unwrap();
         assert!(told.status.success(), "{told:?}");
@@ -88,9 +92,7 @@ fn archive(place: &Place, mark: &str) -> PathBuf {
     fs::create_dir_all(own.join("opt")).unwrap();
     fs::create_dir_all(own.join("etc")).unwrap();
     fs::write(own.join("opt/mark"), mark).unwrap();
-    std::os::unix::fs::symlink("/proc/1/root/etc/passwd", own.join("etc/passwd"))
-        .unwrap_or_default();
-    let archive = directory.join(format!("{mark}.tar"));
+    symlink("/proc/1/root/etc/passwd", own.join("etc/passwd")).unwrap();
     let mut tar = Command::new("tar");
     tar.args(["--create", "--file"]).arg(&archive);
     tar.args([
@@ -169,6 +171,11 @@ fn a_run_has_the_programs_of_its_image() {
     assert_eq!(told["result"], expected, "{told:#}");
     assert_eq!(told["runtime"]["image"], "docker.io/mcp-forge/python:one");
     assert_eq!(told["runtime"]["image_digest"], id);
+    let audit = place.home.audit();
+    let asked = audit
+        .iter()
+        .find(|entry| entry["details"]["image"] == "mcp-forge/python:one");
+    assert!(asked.is_some(), "{audit:#?}");
     // The host's own is not another one by that.
     let host = place.command(&[
         "run",

@@ -366,3 +366,122 @@ impl<C: Connect> ContainerRuntime for EngineRuntime<C> {
         .await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::{Able, State};
+
+    /// An engine whose containers' first process is this one, which is in no group of theirs.
+    struct Elsewhere {
+        able: bool,
+        kills: Arc<AtomicUsize>,
+    }
+
+    #[async_trait]
+    impl Engine for Elsewhere {
+        async fn create(&self, _: &str, _: &SandboxSpec) -> Result<(), PortError> {
+            Ok(())
+        }
+
+        async fn start(&self, _: &str) -> Result<Box<dyn ByteStream>, PortError> {
+            Ok(Box::new(tokio::io::empty()))
+        }
+
+        async fn end(&self, _: &str) -> End {
+            std::future::pending().await
+        }
+
+        async fn state(&self, _: &str) -> Result<State, PortError> {
+            Ok(State {
+                id: "0".repeat(64),
+                process: Some(std::process::id().into()),
+                oom: false,
+            })
+        }
+
+        async fn kill(&self, _: &str) -> Result<(), PortError> {
+            self.kills.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+
+        async fn remove(&self, _: &str) -> Result<(), PortError> {
+            Ok(())
+        }
+    }
+
+    #[async_trait]
+    impl Connect for Elsewhere {
+        type Engine = Self;
+
+        async fn connect(&self) -> Result<Connected<Self>, PortError> {
+            let able = self.able;
+            Ok(Connected {
+                engine: Self {
+                    able,
+                    kills: Arc::clone(&self.kills),
+                },
+                info: RuntimeInfo {
+                    kind: "fake".to_owned(),
+                    version: "1".to_owned(),
+                    weak: Vec::new(),
+                    host_namespaces: crate::own_namespaces(),
+                },
+                able: Able {
+                    memory: able,
+                    swap: able,
+                    cpu: able,
+                    pids: able,
+                    own_users: true,
+                },
+            })
+        }
+
+        async fn version(&self) -> Result<String, PortError> {
+            Ok("1".to_owned())
+        }
+    }
+
+    async fn started(able: bool) -> (Result<(), String>, usize) {
+        let kills = Arc::new(AtomicUsize::new(0));
+        let runtime = EngineRuntime::new(Elsewhere {
+            able,
+            kills: Arc::clone(&kills),
+        });
+        let spec = SandboxSpec {
+            id: SandboxId("one".to_owned()),
+            root: SandboxRoot::Host,
+            limits: ResourceLimits {
+                memory_bytes: 1 << 20,
+                cpu_quota: 1000,
+                pids: 1,
+                descriptors: 16,
+                tmp_bytes: 1,
+                workspace_bytes: 1,
+                timeout: Duration::from_secs(1),
+            },
+        };
+        runtime.create(&spec).await.unwrap();
+        let started = runtime.start(&spec.id).await.map(drop);
+        (
+            started.map_err(|error| error.context),
+            kills.load(Ordering::Relaxed),
+        )
+    }
+
+    #[tokio::test]
+    async fn limits_that_cannot_be_read_back_end_the_sandbox() {
+        let (told, kills) = started(true).await;
+        let told = told.unwrap_err();
+        assert!(
+            told.starts_with("mcp-forge-one: the control group of process ")
+                && told.ends_with(" is not that of the container"),
+            "{told}"
+        );
+        assert_eq!(kills, 1);
+        // Where none is promised none is looked for.
+        assert_eq!(started(false).await, (Ok(()), 0));
+    }
+}
