@@ -1,6 +1,6 @@
-//! The other ways to run a program once: podman, runc, and the bare interpreter.
+//! The other ways to run a program once: podman, docker, runc, and the bare interpreter.
 //!
-//! Podman and runc get the limits that mcp-forge has by default, and no network.
+//! Podman, docker and runc get the limits that mcp-forge has by default, and no network.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,9 +20,9 @@ const PIDS: u64 = 100;
 const CPU_QUOTA: u64 = 50_000;
 const CPU_PERIOD: u64 = 100_000;
 
-/// Namespaces that must be new, for each kind of contestant. Podman leaves the cgroup namespace
+/// Namespaces that must be new, for each kind of contestant. Engines leave the cgroup namespace
 /// to the host where cgroups are of version 1.
-const PODMAN_FRESH: [&str; 5] = ["pid", "mnt", "net", "ipc", "uts"];
+pub(crate) const ENGINE_FRESH: [&str; 5] = ["pid", "mnt", "net", "ipc", "uts"];
 pub(crate) const ALL_FRESH: [&str; 7] = ["pid", "mnt", "net", "ipc", "uts", "cgroup", "user"];
 
 /// A name that no other run has.
@@ -35,6 +35,9 @@ pub(crate) fn nonce() -> String {
 enum Engine {
     Podman {
         cache: PathBuf,
+    },
+    Docker {
+        host: String,
     },
     Runc {
         rootfs: PathBuf,
@@ -82,17 +85,26 @@ impl OneShot {
     }
 
     pub(crate) fn podman(cache: &Path) -> Result<Self> {
-        installed("podman")?;
-        ensure!(
-            cache.join("storage.conf").is_file(),
-            "no image: run benches/prepare"
-        );
+        podman(cache)?;
         Self::new(
             Engine::Podman {
                 cache: cache.to_owned(),
             },
-            &PODMAN_FRESH,
+            &ENGINE_FRESH,
         )
+    }
+
+    pub(crate) fn docker(host: &str) -> Result<Self> {
+        let engine = Engine::Docker {
+            host: host.to_owned(),
+        };
+        let mut asked = docker(host);
+        asked.args(["image", "inspect", IMAGE]);
+        ensure!(
+            asked.output().context("docker")?.status.success(),
+            "no image {IMAGE} at {host}: run benches/prepare with DOCKER_HOST"
+        );
+        Self::new(engine, &ENGINE_FRESH)
     }
 
     pub(crate) fn runc(cache: &Path) -> Result<Self> {
@@ -168,18 +180,13 @@ impl OneShot {
     fn command(&self, text: &str, nonce: &str) -> Result<Command> {
         Ok(match &self.engine {
             Engine::Podman { cache } => {
-                let mut command = clean("podman");
+                let mut command = podman(cache)?;
+                engine_run(&mut command, text);
                 command
-                    .env("CONTAINERS_CONF", cache.join("containers.conf"))
-                    .env("CONTAINERS_STORAGE_CONF", cache.join("storage.conf"))
-                    .args(["run", "--rm", "--network=none", "--cap-drop=all"])
-                    .args(["--security-opt=no-new-privileges"])
-                    .arg(format!("--memory={MEMORY}"))
-                    .arg(format!("--memory-swap={MEMORY}"))
-                    .arg(format!("--pids-limit={PIDS}"))
-                    .arg(format!("--cpu-period={CPU_PERIOD}"))
-                    .arg(format!("--cpu-quota={CPU_QUOTA}"))
-                    .args(["localhost/forge-bench", PYTHON, "-c", text]);
+            }
+            Engine::Docker { host } => {
+                let mut command = docker(host);
+                engine_run(&mut command, text);
                 command
             }
             Engine::Runc {
@@ -209,6 +216,42 @@ impl OneShot {
             }
         })
     }
+}
+
+/// The image of `benches/prepare`.
+const IMAGE: &str = "forge-bench";
+
+/// Podman with the configuration and the store of `benches/prepare`.
+pub(crate) fn podman(cache: &Path) -> Result<Command> {
+    installed("podman")?;
+    ensure!(
+        cache.join("storage.conf").is_file(),
+        "no image: run benches/prepare"
+    );
+    let mut command = clean("podman");
+    command
+        .env("CONTAINERS_CONF", cache.join("containers.conf"))
+        .env("CONTAINERS_STORAGE_CONF", cache.join("storage.conf"));
+    Ok(command)
+}
+
+pub(crate) fn docker(host: &str) -> Command {
+    let mut command = clean("docker");
+    command.env("DOCKER_HOST", host);
+    command
+}
+
+/// Both command lines take the same arguments.
+fn engine_run(command: &mut Command, text: &str) {
+    command
+        .args(["run", "--rm", "--network=none", "--cap-drop=all"])
+        .args(["--security-opt=no-new-privileges"])
+        .arg(format!("--memory={MEMORY}"))
+        .arg(format!("--memory-swap={MEMORY}"))
+        .arg(format!("--pids-limit={PIDS}"))
+        .arg(format!("--cpu-period={CPU_PERIOD}"))
+        .arg(format!("--cpu-quota={CPU_QUOTA}"))
+        .args([IMAGE, PYTHON, "-c", text]);
 }
 
 fn last_line(text: &[u8]) -> String {

@@ -27,10 +27,20 @@ impl Forge {
     /// Starts a server with its defaults and the given settings, and waits until it has run
     /// something.
     pub(crate) fn start(program: &Path, state: &Path, settings: &[(&str, &str)]) -> Result<Self> {
+        Self::start_with(program, state, settings, &ALL_FRESH)
+    }
+
+    /// The same; `fresh` names the namespaces that must be new.
+    pub(crate) fn start_with(
+        program: &Path,
+        state: &Path,
+        settings: &[(&str, &str)],
+        fresh: &'static [&'static str],
+    ) -> Result<Self> {
         let mut command = forge_command(program, state);
         command.arg("serve").envs(settings.iter().copied());
         let (client, _) = Client::start(command, &state.join("stderr"))?;
-        let judge = Judge::new(&ALL_FRESH)?;
+        let judge = Judge::new(fresh)?;
         let mut forge = Self { client, judge };
         forge.run()?;
         Ok(forge)

@@ -2,6 +2,7 @@
 //!
 //! Quotients without a bound are for the record.
 
+use crate::on_engines::Runtime;
 use crate::report::{Bound, Report};
 use crate::round::{Row, ratio, samples};
 use crate::stats::Summary;
@@ -77,6 +78,18 @@ pub(crate) fn recovery(report: &mut Report, rows: &[Row]) {
         ] {
             report.goal("G16", &format!("{name}: {what}"), bound, "ms", found);
         }
+    }
+}
+
+pub(crate) fn on_engines(report: &mut Report, rows: &[Row]) {
+    for runtime in [Runtime::Podman, Runtime::Docker] {
+        let found = ratio(rows, "time", &runtime.forge(), &runtime.command());
+        let what = format!(
+            "{}, without a pool: its time over that of `{}`",
+            runtime.forge(),
+            runtime.command()
+        );
+        report.goal("G7", &what, Some(Bound::AtMost(0.7)), "x", found);
     }
 }
 

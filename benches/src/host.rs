@@ -32,6 +32,7 @@ impl Host {
         let versions = [
             ("mcp-forge", version(&plan.forge, &["--version"])),
             ("podman", format!("{podman}, storage driver {storage}")),
+            ("docker", version("docker", &["--version"])),
             ("runc", version("runc", &["--version"])),
             (
                 "Python of the host",
@@ -134,7 +135,8 @@ fn version(program: impl AsRef<Path>, arguments: &[&str]) -> String {
             let line = text.lines().next()?;
             let version = line
                 .split_whitespace()
-                .find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+                .find(|word| word.starts_with(|c: char| c.is_ascii_digit()))
+                .map(|word| word.trim_end_matches(','));
             Some(version.unwrap_or(line).to_owned())
         })
         .unwrap_or_else(|| "absent".to_owned())

@@ -9,12 +9,14 @@ mod goals;
 mod host;
 mod mcp;
 mod noop;
+mod on_engines;
 mod procs;
 mod proof;
 mod recovery;
 mod report;
 mod round;
 mod runs;
+mod soak;
 mod stats;
 mod sustained;
 
@@ -27,11 +29,12 @@ use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
 
 use crate::host::Host;
+use crate::on_engines::Runtime;
 use crate::report::Report;
 use crate::round::Row;
 use crate::stats::Shuffler;
 
-/// Measures mcp-forge beside podman, runc, bare Python and other MCP servers.
+/// Measures mcp-forge beside podman, docker, runc, bare Python and other MCP servers.
 #[derive(Debug, Parser)]
 #[command(version, about)]
 struct Cli {
@@ -39,7 +42,7 @@ struct Cli {
     #[arg(long, default_value_t = 100)]
     rounds: usize,
     /// What to measure
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Part::ALL)]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Part::USUAL)]
     only: Vec<Part>,
     /// Pause before each single run, ms
     #[arg(long, default_value_t = 25, value_name = "MS")]
@@ -47,6 +50,12 @@ struct Cli {
     /// How long each contestant is kept busy for runs per second, s
     #[arg(long, default_value_t = 5, value_name = "S")]
     spell: u64,
+    /// How long `soak` lasts, minutes
+    #[arg(long, default_value_t = 15, value_name = "MIN")]
+    minutes: u64,
+    /// What `soak` runs on
+    #[arg(long, value_enum, default_value_t = Runtime::Libcontainer)]
+    runtime: Runtime,
     /// What benches/prepare made
     #[arg(long, default_value = "/var/cache/mcp-forge-bench", value_name = "DIR")]
     cache: PathBuf,
@@ -74,10 +83,20 @@ enum Part {
     Recovery,
     /// The protocol alone
     Noop,
+    /// A single call on Podman and Docker against their own commands
+    Engines,
+    /// Mixed load for a long time; only when named
+    Soak,
 }
 
 impl Part {
-    const ALL: [Self; 4] = [Self::Runs, Self::Sustained, Self::Recovery, Self::Noop];
+    const USUAL: [Self; 5] = [
+        Self::Runs,
+        Self::Sustained,
+        Self::Recovery,
+        Self::Noop,
+        Self::Engines,
+    ];
 
     fn name(self) -> String {
         let value = self.to_possible_value();
@@ -159,8 +178,11 @@ fn measure(plan: &Plan, cli: &Cli, seed: u64) -> Report {
         sections: Vec::new(),
     };
     let mut shuffler = Shuffler(seed);
-    for part in Part::ALL.into_iter().filter(|part| cli.only.contains(part)) {
-        if let Err(e) = measure_part(part, plan, &mut report, &mut shuffler) {
+    for part in Part::value_variants() {
+        if !cli.only.contains(part) {
+            continue;
+        }
+        if let Err(e) = measure_part(*part, cli, plan, &mut report, &mut shuffler) {
             report.add(
                 "What could not be measured",
                 vec![Row::failed(part.name(), &e)],
@@ -174,6 +196,7 @@ fn measure(plan: &Plan, cli: &Cli, seed: u64) -> Report {
 
 fn measure_part(
     part: Part,
+    cli: &Cli,
     plan: &Plan,
     report: &mut Report,
     shuffler: &mut Shuffler,
@@ -202,6 +225,16 @@ fn measure_part(
                 found.notes,
             );
         }
+        Part::Engines => {
+            let found = on_engines::measure(plan, shuffler)?;
+            goals::on_engines(report, &found.rows);
+            report.add("One run on an engine", found.rows, found.notes);
+        }
+        Part::Soak => {
+            let time = Duration::from_secs(cli.minutes.max(1) * 60);
+            let found = soak::measure(plan, cli.runtime, time, shuffler)?;
+            report.add("Mixed load", found.rows, found.notes);
+        }
         Part::Noop => {
             let found = noop::measure(plan, shuffler)?;
             goals::noop(report, &found);
@@ -225,9 +258,13 @@ fn measure_part(
 /// The command that does it again, without the places of files.
 fn shown(cli: &Cli) -> String {
     let mut text = format!("forge-bench --rounds {}", cli.rounds);
-    if cli.only != Part::ALL {
+    if cli.only != Part::USUAL {
         let names: Vec<String> = cli.only.iter().map(|part| part.name()).collect();
         text.push_str(&format!(" --only {}", names.join(",")));
+    }
+    if cli.only.contains(&Part::Soak) {
+        let runtime = cli.runtime.name();
+        text.push_str(&format!(" --minutes {} --runtime {runtime}", cli.minutes));
     }
     text.push_str(&format!(" --settle {} --spell {}", cli.settle, cli.spell));
     text

@@ -103,6 +103,16 @@ impl Client {
         Ok((id, sent))
     }
 
+    /// Cancels a call; it is not answered then.
+    pub(crate) fn cancel(&mut self, id: u64) -> Result<()> {
+        let text = json!({
+            "jsonrpc": "2.0",
+            "method": "notifications/cancelled",
+            "params": { "requestId": id },
+        });
+        self.send(&format!("{text}\n"))
+    }
+
     /// Waits for the result with this id; others are kept.
     pub(crate) fn answer(&mut self, id: u64, sent: Instant) -> Result<Timed> {
         loop {
