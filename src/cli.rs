@@ -59,7 +59,7 @@ pub(crate) enum Command {
     /// Verifies and reads the audit log
     #[command(subcommand)]
     Audit(Audit),
-    /// Imports, lists and removes the images of the embedded runtime
+    /// Imports, lists and removes the images that sandboxes may be made of
     #[command(subcommand)]
     Images(Images),
 }

@@ -153,16 +153,17 @@ enum Adapter {
 }
 
 impl Adapter {
-    #[cfg_attr(not(feature = "runtime-libcontainer"), allow(unused_variables))]
     fn make(kind: &'static str, settings: &Settings) -> anyhow::Result<Self> {
+        // Without a place for them there are no images, and no other harm.
+        let roots = settings.images_path().ok();
+        let roots = roots.map(|images| DiskImages::roots(&images));
         match kind {
             #[cfg(feature = "runtime-libcontainer")]
             "libcontainer" => {
                 use mcp_forge_libcontainer::LibcontainerRuntime;
-                // Without a place for them there are no images, and no other harm.
-                let runtime = match settings.images_path() {
-                    Ok(images) => LibcontainerRuntime::with_images(DiskImages::roots(&images)),
-                    Err(_) => LibcontainerRuntime::new(),
+                let runtime = match roots {
+                    Some(roots) => LibcontainerRuntime::with_images(roots),
+                    None => LibcontainerRuntime::new(),
                 };
                 Ok(Self::Libcontainer(Arc::new(runtime)))
             }
@@ -173,16 +174,18 @@ impl Adapter {
                 let endpoint = Endpoint::find(|name| std::env::var_os(name), user);
                 let endpoint = endpoint.context("runtime podman")?;
                 let cache = cache_directory().context("runtime podman")?;
-                let podman = Podman::new(endpoint, &mcp_forge_guest::PLACED, cache);
-                Ok(Self::Podman(Arc::new(PodmanRuntime::new(podman))))
+                let podman = Podman::new(endpoint, cache);
+                let runtime = PodmanRuntime::new(podman, &mcp_forge_guest::PLACED, roots);
+                Ok(Self::Podman(Arc::new(runtime)))
             }
             #[cfg(feature = "runtime-docker")]
             "docker" => {
                 use mcp_forge_docker::{Docker, DockerRuntime, Endpoint};
                 let endpoint = Endpoint::find(|name| std::env::var_os(name));
                 let endpoint = endpoint.context("runtime docker")?;
-                let docker = Docker::new(endpoint, &mcp_forge_guest::PLACED);
-                Ok(Self::Docker(Arc::new(DockerRuntime::new(docker))))
+                let docker = Docker::new(endpoint);
+                let runtime = DockerRuntime::new(docker, &mcp_forge_guest::PLACED, roots);
+                Ok(Self::Docker(Arc::new(runtime)))
             }
             _ => bail!("this mcp-forge was compiled without runtime-{kind}"),
         }
@@ -332,7 +335,7 @@ impl Runtime {
     }
 }
 
-/// The images of the embedded runtime.
+/// The images that sandboxes may be made of.
 ///
 /// # Errors
 ///

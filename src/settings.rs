@@ -145,7 +145,7 @@ const OTHERS: [Other; 11] = [
     Other { key: UNENFORCED, form: Form::Flag, default: Some("false"), about: "Run also where the kernel cannot enforce the limits" },
     Other { key: STRONG, form: Form::Flag, default: Some("false"), about: "Refuse where the kernel cannot enforce the limits, whatever accept_unenforced_limits says" },
     Other { key: POLICY, form: Form::Path, default: None, about: "The policy of sandboxes, a TOML file; by default the host presentation, no image, no network and no mount" },
-    Other { key: IMAGES, form: Form::Path, default: None, about: "Where the images of the embedded runtime are; by default /var/lib/mcp-forge/images of root, else mcp-forge/images below $XDG_DATA_HOME (~/.local/share)" },
+    Other { key: IMAGES, form: Form::Path, default: None, about: "Where images are kept; by default /var/lib/mcp-forge/images of root, else mcp-forge/images below $XDG_DATA_HOME (~/.local/share)" },
     Other { key: IMAGE_SIZE, form: Form::SizeIn(1 << 20, 1 << 40), default: Some("16g"), about: "Largest image that is imported, its files together" },
     Other { key: AUDIT, form: Form::Path, default: None, about: "The audit log; by default mcp-forge/audit.jsonl below $XDG_STATE_HOME (~/.local/state)" },
     Other { key: AUDIT_SIZE, form: Form::SizeIn(1 << 20, 1 << 40), default: Some("64m"), about: "Size from which on a file of the log is full; the next one is begun then" },
@@ -569,7 +569,7 @@ impl Settings {
         Ok(state.join("mcp-forge/audit.jsonl"))
     }
 
-    /// Where the images of the embedded runtime are: as configured, else below the data directory (XDG
+    /// Where images are kept: as configured, else below the data directory (XDG
     /// Base Directory Specification; of root Filesystem Hierarchy Standard, 5.8).
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! `mcp-forge images`: the images of the embedded runtime.
+//! `mcp-forge images`: the images that sandboxes may be made of.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -107,7 +107,7 @@ fn leftovers_are_removed<C: Connect>(
     };
     let docker = |arguments: &[&str]| kind.ask(address, arguments);
     warm_up()?;
-    let image = docker(&["images", "--quiet", "mcp-forge/host"])?;
+    let image = docker(&["images", "--quiet", "mcp-forge/sandbox"])?;
     let image = image.lines().next().unwrap_or_default().to_owned();
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let namespace = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/pid")?);

@@ -77,7 +77,7 @@ pub(crate) fn docker_at(address: &str) -> DockerRuntime {
     let set = |name: &str| (name == "DOCKER_HOST").then(|| address.into());
     let endpoint = mcp_forge_docker::Endpoint::find(set);
     let endpoint = endpoint.unwrap_or_else(|error| panic!("{error}"));
-    DockerRuntime::new(Docker::new(endpoint, &PLACED))
+    DockerRuntime::new(Docker::new(endpoint), &PLACED, None)
 }
 
 /// The runtime on the Podman of this address.
@@ -87,7 +87,7 @@ pub(crate) fn podman_at(address: &str) -> PodmanRuntime {
     let endpoint = endpoint.unwrap_or_else(|error| panic!("{error}"));
     // Beside the socket, where the engine can read.
     let cache = endpoint.socket.with_file_name("cache");
-    PodmanRuntime::new(Podman::new(endpoint, &PLACED, cache))
+    PodmanRuntime::new(Podman::new(endpoint, cache), &PLACED, None)
 }
 
 async fn libcontainer() -> Made {

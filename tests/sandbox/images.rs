@@ -1,4 +1,4 @@
-//! Images on the embedded runtime: imported from an archive, used by runs, removed.
+//! Images: imported from an archive, used by runs on each runtime, removed.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::client::Server;
 use crate::home::{Finished, Home, finish};
+use crate::host::skip;
 
 /// A home with a place for images, where other users' ids can see it.
 struct Place {
@@ -188,6 +189,57 @@ fn a_run_has_the_programs_of_its_image() {
         (&host["result"], &host["runtime"]["image"]),
         (&json!(true), &json!("host"))
     );
+    place.home.expect_nothing_left();
+}
+
+/// The engines of the tests: the runtime, the variable that names one, and who tells its address here.
+const ENGINES: [(&str, &str, &str); 3] = [
+    ("podman", "CONTAINER_HOST", "MCP_FORGE_TEST_PODMAN"),
+    ("podman", "CONTAINER_HOST", "MCP_FORGE_TEST_PODMAN_ROOTLESS"),
+    ("docker", "DOCKER_HOST", "MCP_FORGE_TEST_DOCKER"),
+];
+
+#[test]
+fn an_engine_uses_the_same_images() {
+    let Some(place) = Place::new("images on engines") else {
+        return;
+    };
+    let archive = archive(&place, "one");
+    let name = "mcp-forge/python:one";
+    let archive = archive.to_str().unwrap();
+    let imported = place.command(&["images", "import", "--name", name, archive]);
+    assert_eq!(imported.code(), 0, "{imported:?}");
+    // Another user's engine reads it.
+    let cache = place.images.path().join("cache");
+    let run = |runtime: &[&str], engine: Option<(&str, String)>| {
+        let mut words = vec!["run", "--json", "--image", name, "-c", LOOK];
+        words.extend(runtime);
+        let mut command = place.program(&words);
+        command
+            .env("XDG_CACHE_HOME", &cache)
+            // A rootless one on control groups of version 1 enforces none.
+            .env("MCP_FORGE_SECURITY__ACCEPT_UNENFORCED_LIMITS", "true")
+            .envs(engine);
+        let ran = finish(command, b"");
+        let mut told: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+        // What engines put there.
+        let top = told["result"][4].as_array_mut();
+        let top = top.unwrap_or_else(|| panic!("{ran:?}"));
+        top.retain(|name| !name.as_str().unwrap().starts_with('.'));
+        (
+            told["result"].take(),
+            told["runtime"]["image_digest"].take(),
+        )
+    };
+    let embedded = run(&[], None);
+    for (runtime, variable, address) in ENGINES {
+        let Ok(address) = std::env::var(address) else {
+            skip("images on engines", &format!("{address} names no engine"));
+            continue;
+        };
+        let on_engine = run(&["--runtime", runtime], Some((variable, address)));
+        assert_eq!(on_engine, embedded, "{runtime}");
+    }
     place.home.expect_nothing_left();
 }
 

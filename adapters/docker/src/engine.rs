@@ -13,13 +13,12 @@ use bollard::query_parameters::{
 use bollard::{API_DEFAULT_VERSION, Docker as Client};
 use futures::StreamExt;
 use mcp_forge_engine::{
-    Able, Connect, Connected, End, Engine, EngineRuntime, LABEL_OWNER, Owner, Presentation,
+    Able, Base, Connect, Connected, End, Engine, EngineRuntime, LABEL_OWNER, Owner, Presentation,
     REPOSITORY, State, leftovers, own_namespaces, profile,
 };
 use mcp_forge_ports::driven::ByteStream;
 use mcp_forge_ports::vocabulary::{RuntimeInfo, SandboxSpec};
 use mcp_forge_ports::{PortError, PortErrorKind};
-use mcp_forge_presentation::Placed;
 
 use crate::endpoint::Endpoint;
 use crate::error::{failed, status};
@@ -38,7 +37,7 @@ const RECURSIVE: (usize, usize) = (1, 44);
 /// Oldest version of the API that is spoken: that of Docker 20.10.
 const OLDEST: (usize, usize) = (1, 41);
 
-/// Mode of the directory under /workspace; the mount's owner is an option.
+/// The mount's owner is an option.
 const WORKSPACE: u32 = 0o700;
 
 /// An engine that speaks the Docker Engine API.
@@ -47,7 +46,6 @@ pub type DockerRuntime = EngineRuntime<Docker>;
 /// Where a Docker engine is, and what sandboxes on it get.
 pub struct Docker {
     endpoint: Endpoint,
-    placed: &'static [Placed],
     instance: String,
 }
 
@@ -58,11 +56,10 @@ pub struct Containers {
 }
 
 impl Docker {
-    /// The engine at `endpoint`; `placed` are the files that every sandbox gets below `/run/forge`.
-    pub fn new(endpoint: Endpoint, placed: &'static [Placed]) -> Self {
+    /// The engine at `endpoint`.
+    pub fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
-            placed,
             instance: uuid::Uuid::new_v4().simple().to_string(),
         }
     }
@@ -92,6 +89,8 @@ impl Docker {
 #[async_trait]
 impl Connect for Docker {
     type Engine = Containers;
+
+    const WORKSPACE: u32 = WORKSPACE;
 
     async fn version(&self) -> Result<String, PortError> {
         let docker = self.reach().await?;
@@ -136,12 +135,13 @@ impl Connect for Docker {
             let what = "it has no seccomp filters".to_owned();
             return unsupported(what, "a kernel and an engine with seccomp");
         }
-        let internal = |error: io::Error| {
-            PortError::new(PortErrorKind::Internal, "cannot make the host presentation")
-                .with_source(error)
-        };
-        let presentation = Presentation::of_host(self.placed, WORKSPACE).map_err(internal)?;
-        let seccomp = profile().map_err(|error| internal(io::Error::other(error)))?;
+        let seccomp = profile().map_err(|error| {
+            PortError::new(
+                PortErrorKind::Internal,
+                "cannot make the list of system calls",
+            )
+            .with_source(error)
+        })?;
         let able = able(&info, has("userns") || has("rootless"));
         let mut host_namespaces = own_namespaces();
         if !able.own_users {
@@ -152,14 +152,11 @@ impl Connect for Docker {
             common: Common {
                 instance: self.instance.clone(),
                 owner: Owner::own().encode(),
-                image: presentation.image(),
-                binds: presentation.binds.clone(),
                 seccomp,
                 recursive_read_only: version >= RECURSIVE,
             },
             docker,
         };
-        containers.give_image(presentation).await?;
         containers.reap().await?;
         Ok(Connected {
             info: RuntimeInfo {
@@ -216,38 +213,37 @@ impl Containers {
         }
         Ok(())
     }
+}
 
-    /// Imports the image of the host presentation unless the engine has it.
-    async fn give_image(&self, presentation: Presentation) -> Result<(), PortError> {
+#[async_trait]
+impl Engine for Containers {
+    async fn give(&self, presentation: &Presentation) -> Result<String, PortError> {
         let image = presentation.image();
         match self.docker.inspect_image(&image).await {
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(image),
             Err(error) if status(&error) == Some(404) => {}
             Err(error) => return Err(failed(format!("cannot look for image {image}"), error)),
         }
         let options = CreateImageOptions {
             from_src: Some("-".to_owned()),
             repo: Some(REPOSITORY.to_owned()),
-            tag: Some(presentation.tag),
+            tag: Some(presentation.tag.clone()),
             ..CreateImageOptions::default()
         };
-        let body = bollard::body_full(presentation.archive.into());
+        let body = bollard::body_full(presentation.archive.clone().into());
         let mut told = std::pin::pin!(self.docker.create_image(Some(options), Some(body), None));
         while let Some(step) = told.next().await {
             step.map_err(|error| failed(format!("cannot import image {image}"), error))?;
         }
-        Ok(())
+        Ok(image)
     }
-}
 
-#[async_trait]
-impl Engine for Containers {
-    async fn create(&self, name: &str, spec: &SandboxSpec) -> Result<(), PortError> {
+    async fn create(&self, name: &str, spec: &SandboxSpec, base: &Base) -> Result<(), PortError> {
         let options = CreateContainerOptions {
             name: Some(name.to_owned()),
             ..CreateContainerOptions::default()
         };
-        let body = self.common.container(spec);
+        let body = self.common.container(spec, base);
         let made = self.docker.create_container(Some(options), body).await;
         made.map(drop)
             .map_err(|error| failed(format!("cannot create {name}"), error))

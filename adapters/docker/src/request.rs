@@ -9,8 +9,8 @@ use bollard::models::{
     RestartPolicyNameEnum,
 };
 use mcp_forge_engine::{
-    CPU_PERIOD, LABEL_INSTANCE, LABEL_OWNER, LABEL_SANDBOX, LINGER, OF_ENGINES, int, rlimits,
-    tmpfs_inodes,
+    Base, Bind, CPU_PERIOD, LABEL_INSTANCE, LABEL_OWNER, LABEL_SANDBOX, LINGER, OF_ENGINES, int,
+    rlimits, tmpfs_inodes,
 };
 use mcp_forge_ports::vocabulary::{ResourceLimits, SandboxSpec};
 use mcp_forge_presentation::{ENVIRONMENT, FORGE, HOST_NAME, MASKED, READ_ONLY, USER};
@@ -19,8 +19,6 @@ use mcp_forge_presentation::{ENVIRONMENT, FORGE, HOST_NAME, MASKED, READ_ONLY, U
 pub(crate) struct Common {
     pub(crate) instance: String,
     pub(crate) owner: String,
-    pub(crate) image: String,
-    pub(crate) binds: Vec<String>,
     pub(crate) seccomp: String,
     /// Whether the engine makes mounts below a bind read-only too (API 1.44).
     pub(crate) recursive_read_only: bool,
@@ -42,10 +40,10 @@ fn ulimits(limits: &ResourceLimits) -> Vec<ResourcesUlimits> {
 }
 
 impl Common {
-    fn mount(&self, path: &str) -> Mount {
+    fn mount(&self, bind: &Bind) -> Mount {
         Mount {
-            target: Some(path.to_owned()),
-            source: Some(path.to_owned()),
+            target: Some(bind.target.clone()),
+            source: Some(bind.source.clone()),
             typ: Some(MountType::BIND),
             read_only: Some(true),
             bind_options: Some(MountBindOptions {
@@ -60,7 +58,7 @@ impl Common {
     }
 
     /// The container of a sandbox.
-    pub(crate) fn container(&self, spec: &SandboxSpec) -> ContainerCreateBody {
+    pub(crate) fn container(&self, spec: &SandboxSpec, base: &Base) -> ContainerCreateBody {
         let limits = &spec.limits;
         let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         let masked = MASKED.iter().copied().chain(OF_ENGINES).map(str::to_owned);
@@ -89,7 +87,7 @@ impl Common {
                     ),
                 ),
             ])),
-            mounts: Some(self.binds.iter().map(|path| self.mount(path)).collect()),
+            mounts: Some(base.binds.iter().map(|bind| self.mount(bind)).collect()),
             readonly_rootfs: Some(true),
             masked_paths: Some(masked.collect()),
             readonly_paths: Some(owned(&READ_ONLY)),
@@ -126,7 +124,7 @@ impl Common {
             ..HostConfig::default()
         };
         ContainerCreateBody {
-            image: Some(self.image.clone()),
+            image: Some(base.image.clone()),
             hostname: Some(HOST_NAME.to_owned()),
             user: Some(format!("{USER}:{USER}")),
             cmd: Some(vec![format!("{FORGE}/agent")]),
@@ -164,8 +162,6 @@ mod tests {
         let common = Common {
             instance: "i".to_owned(),
             owner: "o".to_owned(),
-            image: "mcp-forge/host:0".to_owned(),
-            binds: vec!["/usr".to_owned()],
             seccomp: "{}".to_owned(),
             recursive_read_only: false,
         };
@@ -182,8 +178,15 @@ mod tests {
                 timeout: Duration::from_secs(1),
             },
         };
+        let base = Base {
+            image: "mcp-forge/sandbox:0".to_owned(),
+            binds: vec![Bind {
+                source: "/images/1d/usr".to_owned(),
+                target: "/usr".to_owned(),
+            }],
+        };
         // The order of hash maps is chance.
-        let value = serde_json::to_value(common.container(&spec)).unwrap();
+        let value = serde_json::to_value(common.container(&spec, &base)).unwrap();
         insta::with_settings!({sort_maps => true}, {
             insta::assert_json_snapshot!(value);
         });

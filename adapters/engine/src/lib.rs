@@ -18,7 +18,7 @@ use mcp_forge_ports::vocabulary::{RuntimeInfo, SandboxExit, SandboxSpec};
 
 pub use limits::{Able, own_namespaces};
 pub use owner::{LABEL_OWNER, Owner, leftovers};
-pub use presentation::{Presentation, REPOSITORY};
+pub use presentation::{Bind, Presentation, REPOSITORY};
 pub use request::{
     CPU_PERIOD, LABEL_INSTANCE, LABEL_SANDBOX, LINGER, OF_ENGINES, int, rlimits, tmpfs_inodes,
 };
@@ -62,15 +62,31 @@ pub struct State {
     pub oom: bool,
 }
 
+/// What the root file system of a container is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Base {
+    /// The image, as the engine calls it.
+    pub image: String,
+    /// What is bound over it.
+    pub binds: Vec<Bind>,
+}
+
 /// Containers of an engine that answered. Each is known by its name.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
+    /// Gives it the image of a presentation, unless it has it. Tells how it calls that image.
+    ///
+    /// # Errors
+    ///
+    /// What the engine refused.
+    async fn give(&self, presentation: &Presentation) -> Result<String, PortError>;
+
     /// Makes a container and starts nothing.
     ///
     /// # Errors
     ///
-    /// What the engine refused. Nothing is made then.
-    async fn create(&self, name: &str, spec: &SandboxSpec) -> Result<(), PortError>;
+    /// What the engine refused; `NotFound` when it has not got the image any more. Nothing is made then.
+    async fn create(&self, name: &str, spec: &SandboxSpec, base: &Base) -> Result<(), PortError>;
 
     /// Starts it; its standard input and output are the stream, from the first byte on.
     ///
@@ -120,7 +136,11 @@ pub trait Connect: Send + Sync + 'static {
     /// Its containers.
     type Engine: Engine;
 
-    /// Asks it what it is, gives it what sandboxes need and removes what servers left that are gone.
+    /// Mode of the directory under the mount of /workspace, which runc gives to what is mounted there,
+    /// whatever its options say.
+    const WORKSPACE: u32;
+
+    /// Asks it what it is and removes what servers left that are gone.
     ///
     /// # Errors
     ///

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -15,10 +16,11 @@ use mcp_forge_ports::vocabulary::{
     SandboxUsage,
 };
 use mcp_forge_ports::{PortError, PortErrorKind};
+use mcp_forge_presentation::{NoRoot, Placed, root_of};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedMutexGuard, watch};
 
 use crate::counters::{self, Found, Groups};
-use crate::{Connect, Connected, End, Engine};
+use crate::{Base, Connect, Connected, End, Engine, Presentation};
 
 /// Longest wait for a container whose end or removal the engine has accepted.
 const END: Duration = Duration::from_secs(20);
@@ -41,32 +43,115 @@ struct Sandbox {
     groups: OnceLock<Groups>,
 }
 
+/// What the engine was given.
+struct Bases {
+    placed: &'static [Placed],
+    workspace: u32,
+    roots: Option<PathBuf>,
+    given: AsyncMutex<HashMap<SandboxRoot, Base>>,
+}
+
+impl Bases {
+    /// What sandboxes of this root are made of; the engine is given it the first time.
+    async fn get(&self, engine: &impl Engine, root: &SandboxRoot) -> Result<Base, PortError> {
+        // Nobody gives the same twice at once.
+        let mut given = self.given.lock().await;
+        if let Some(base) = given.get(root) {
+            return Ok(base.clone());
+        }
+        let presentation = self.presentation(root)?;
+        let base = Base {
+            image: engine.give(&presentation).await?,
+            binds: presentation.binds,
+        };
+        given.insert(root.clone(), base.clone());
+        Ok(base)
+    }
+
+    fn presentation(&self, root: &SandboxRoot) -> Result<Presentation, PortError> {
+        let (placed, workspace) = (self.placed, self.workspace);
+        let (made, what) = match root {
+            SandboxRoot::Host => (
+                Presentation::of_host(placed, workspace),
+                "cannot make the host presentation".to_owned(),
+            ),
+            SandboxRoot::Image { id } => {
+                let shown: String = id.escape_debug().take(80).collect();
+                let root = root_of(self.roots.as_deref(), id).map_err(|why| {
+                    let kind = match why {
+                        NoRoot::NotThere => PortErrorKind::NotFound,
+                        NoRoot::NoId | NoRoot::NoPlace => PortErrorKind::Unsupported,
+                    };
+                    PortError::new(kind, format!("image {shown}: {why}"))
+                })?;
+                (
+                    Presentation::of_image(&root, placed, workspace),
+                    format!("cannot present image {shown}"),
+                )
+            }
+            _ => {
+                let what = "a root file system of an unknown kind";
+                return Err(PortError::new(PortErrorKind::Unsupported, what));
+            }
+        };
+        made.map_err(|error| PortError::new(PortErrorKind::Internal, what).with_source(error))
+    }
+
+    /// Makes a container; an engine that has lost the image is given it again.
+    async fn create(
+        &self,
+        engine: &impl Engine,
+        name: &str,
+        spec: &SandboxSpec,
+    ) -> Result<(), PortError> {
+        let base = self.get(engine, &spec.root).await?;
+        match engine.create(name, spec, &base).await {
+            Err(error) if error.kind == PortErrorKind::NotFound => {
+                self.given.lock().await.remove(&spec.root);
+                let base = self.get(engine, &spec.root).await?;
+                engine.create(name, spec, &base).await
+            }
+            other => other,
+        }
+    }
+}
+
 /// Sandboxes as containers of the engine that `C` finds.
 ///
 /// Nothing is asked of it before the first use, or [`EngineRuntime::warm_up`].
 pub struct EngineRuntime<C: Connect> {
     connect: C,
     engine: OnceCell<Arc<Connected<C::Engine>>>,
+    bases: Arc<Bases>,
     sandboxes: Arc<Mutex<HashMap<String, Arc<Sandbox>>>>,
 }
 
 impl<C: Connect> EngineRuntime<C> {
-    /// A runtime on an engine.
-    pub fn new(connect: C) -> Self {
+    /// A runtime on an engine. `placed` are the files that every sandbox gets below `/run/forge`; below
+    /// `roots` are the root file systems of images, each under its id.
+    pub fn new(connect: C, placed: &'static [Placed], roots: Option<PathBuf>) -> Self {
         Self {
             connect,
             engine: OnceCell::new(),
+            bases: Arc::new(Bases {
+                placed,
+                workspace: C::WORKSPACE,
+                roots,
+                given: AsyncMutex::default(),
+            }),
             sandboxes: Arc::default(),
         }
     }
 
-    /// Connects, as the first use would.
+    /// Connects and gives the engine what sandboxes need, as the first use would.
     ///
     /// # Errors
     ///
-    /// Those of [`Connect::connect`].
+    /// Those of [`Connect::connect`], and what the engine refused.
     pub async fn warm_up(&self) -> Result<(), PortError> {
-        self.engine().await.map(drop)
+        let connected = self.engine().await?;
+        let given = self.bases.get(&connected.engine, &SandboxRoot::Host).await;
+        given.map(drop)
     }
 
     /// The version of the engine, of which nothing else is asked.
@@ -193,10 +278,6 @@ impl<C: Connect> ContainerRuntime for EngineRuntime<C> {
                 "sandbox id \"{id}\" is not 1 to 64 of [A-Za-z0-9_-]"
             ));
         }
-        let SandboxRoot::Host = spec.root else {
-            let what = "images are of the runtime libcontainer in this version";
-            return unsupported(what.to_owned());
-        };
         let connected = self.engine().await?;
         let sandbox = Arc::new(Sandbox {
             limits: spec.limits.clone(),
@@ -220,9 +301,11 @@ impl<C: Connect> ContainerRuntime for EngineRuntime<C> {
                 .map_err(|_| exists())?
         };
         let (spec, sandboxes) = (spec.clone(), Arc::clone(&self.sandboxes));
+        let bases = Arc::clone(&self.bases);
         to_its_end(async move {
             let mut phase = phase;
-            if let Err(error) = connected.engine.create(&name(&spec.id), &spec).await {
+            let name = name(&spec.id);
+            if let Err(error) = bases.create(&connected.engine, &name, &spec).await {
                 let mut all = sandboxes.lock().unwrap_or_else(PoisonError::into_inner);
                 all.remove(&spec.id.0);
                 return Err(error);
@@ -375,15 +458,31 @@ mod tests {
     use crate::{Able, State};
 
     /// An engine whose containers' first process is this one, which is in no group of theirs.
+    #[derive(Clone, Default)]
     struct Elsewhere {
         able: bool,
         kills: Arc<AtomicUsize>,
+        gives: Arc<AtomicUsize>,
+        /// How often it has not got the image that it was given.
+        lost: Arc<AtomicUsize>,
     }
 
     #[async_trait]
     impl Engine for Elsewhere {
-        async fn create(&self, _: &str, _: &SandboxSpec) -> Result<(), PortError> {
-            Ok(())
+        async fn give(&self, presentation: &Presentation) -> Result<String, PortError> {
+            self.gives.fetch_add(1, Ordering::Relaxed);
+            Ok(presentation.image())
+        }
+
+        async fn create(&self, _: &str, _: &SandboxSpec, _: &Base) -> Result<(), PortError> {
+            let one_less = |left: usize| left.checked_sub(1);
+            match self
+                .lost
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
+            {
+                Ok(_) => Err(PortError::new(PortErrorKind::NotFound, "no such image")),
+                Err(_) => Ok(()),
+            }
         }
 
         async fn start(&self, _: &str) -> Result<Box<dyn ByteStream>, PortError> {
@@ -416,13 +515,12 @@ mod tests {
     impl Connect for Elsewhere {
         type Engine = Self;
 
+        const WORKSPACE: u32 = 0o700;
+
         async fn connect(&self) -> Result<Connected<Self>, PortError> {
             let able = self.able;
             Ok(Connected {
-                engine: Self {
-                    able,
-                    kills: Arc::clone(&self.kills),
-                },
+                engine: self.clone(),
                 info: RuntimeInfo {
                     kind: "fake".to_owned(),
                     version: "1".to_owned(),
@@ -444,15 +542,10 @@ mod tests {
         }
     }
 
-    async fn started(able: bool) -> (Result<(), String>, usize) {
-        let kills = Arc::new(AtomicUsize::new(0));
-        let runtime = EngineRuntime::new(Elsewhere {
-            able,
-            kills: Arc::clone(&kills),
-        });
-        let spec = SandboxSpec {
+    fn spec(root: SandboxRoot) -> SandboxSpec {
+        SandboxSpec {
             id: SandboxId("one".to_owned()),
-            root: SandboxRoot::Host,
+            root,
             limits: ResourceLimits {
                 memory_bytes: 1 << 20,
                 cpu_quota: 1000,
@@ -462,7 +555,17 @@ mod tests {
                 workspace_bytes: 1,
                 timeout: Duration::from_secs(1),
             },
+        }
+    }
+
+    async fn started(able: bool) -> (Result<(), String>, usize) {
+        let engine = Elsewhere {
+            able,
+            ..Elsewhere::default()
         };
+        let kills = Arc::clone(&engine.kills);
+        let runtime = EngineRuntime::new(engine, &[], None);
+        let spec = spec(SandboxRoot::Host);
         runtime.create(&spec).await.unwrap();
         let started = runtime.start(&spec.id).await.map(drop);
         (
@@ -483,5 +586,51 @@ mod tests {
         assert_eq!(kills, 1);
         // Where none is promised none is looked for.
         assert_eq!(started(false).await, (Ok(()), 0));
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_lost_the_image_is_given_it_again_and_once() {
+        let engine = Elsewhere::default();
+        let (gives, lost) = (Arc::clone(&engine.gives), Arc::clone(&engine.lost));
+        let runtime = EngineRuntime::new(engine, &[], None);
+        let create = async |spec: &SandboxSpec| {
+            let made = runtime.create(spec).await;
+            runtime.remove(&spec.id).await.unwrap();
+            made.map(drop).map_err(|error| error.kind)
+        };
+        let spec = spec(SandboxRoot::Host);
+        runtime.warm_up().await.unwrap();
+        assert_eq!(create(&spec).await, Ok(()));
+        assert_eq!(gives.load(Ordering::Relaxed), 1);
+        lost.store(1, Ordering::Relaxed);
+        assert_eq!(create(&spec).await, Ok(()));
+        assert_eq!(gives.load(Ordering::Relaxed), 2);
+        lost.store(2, Ordering::Relaxed);
+        assert_eq!(create(&spec).await, Err(PortErrorKind::NotFound));
+        assert_eq!(create(&spec).await, Ok(()));
+        assert_eq!(gives.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test]
+    async fn an_image_that_is_not_there_is_told() {
+        let roots = tempfile::tempdir().unwrap();
+        let id = "0".repeat(64);
+        let told = async |roots: Option<PathBuf>, id: &str| {
+            let runtime = EngineRuntime::new(Elsewhere::default(), &[], roots);
+            let spec = spec(SandboxRoot::Image { id: id.to_owned() });
+            let made = runtime.create(&spec).await;
+            made.map(drop).map_err(|error| (error.kind, error.context))
+        };
+        let place = || Some(roots.path().to_owned());
+        let refused = |kind, id: &str, why: &str| Err((kind, format!("image {id}: {why}")));
+        let (unsupported, not_found) = (PortErrorKind::Unsupported, PortErrorKind::NotFound);
+        let expected = refused(unsupported, "../x", "it is no id");
+        assert_eq!(told(place(), "../x").await, expected);
+        let expected = refused(unsupported, &id, "there is no place for images");
+        assert_eq!(told(None, &id).await, expected);
+        let expected = refused(not_found, &id, "it is not there");
+        assert_eq!(told(place(), &id).await, expected);
+        std::fs::create_dir_all(roots.path().join(&id).join("etc")).unwrap();
+        assert_eq!(told(place(), &id).await, Ok(()));
     }
 }

@@ -1,5 +1,5 @@
-//! The images of the embedded runtime: root file systems on disk, each under the digest of what it was
-//! made of, unpacked once and shared read-only by the sandboxes.
+//! Images: root file systems on disk, each under the digest of what it was made of, unpacked once and shared
+//! read-only by the sandboxes of every runtime.
 //!
 //! They come from archives: a tar of a root file system, what `docker save` and `podman save` write, and
 //! OCI image layouts, as directories or archives (OCI image-spec 1.1).

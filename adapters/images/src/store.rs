@@ -14,15 +14,16 @@ use async_trait::async_trait;
 use mcp_forge_ports::driven::{ImageProgress, ImageStore};
 use mcp_forge_ports::vocabulary::{Image, ImportedImage};
 use mcp_forge_ports::{PortError, PortErrorKind};
+use mcp_forge_presentation::{ETC_OWN, MAX_TOP};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::Failure;
 use crate::archive::{Files, Form, Layer, Layers, form, is_layout};
 use crate::source::{Counted, is_hex, plain};
 use crate::tree::Tree;
 use crate::unpack::{Room, layer};
+use crate::{Failure, Refused};
 
 const INDEX: &str = "index.json";
 const ROOTS: &str = "roots";
@@ -355,15 +356,22 @@ fn position(index: &Index, image: &str) -> Option<usize> {
     }
 }
 
-/// What every image has, whatever its layers say: directories of its own where the runtime has some,
-/// and the files that it puts its own in the place of.
+/// What every image has, whatever its layers say: the files of `/etc` that are the same in every sandbox.
 fn finish(tree: &Tree, root: &Path) -> Result<(), Failure> {
     let wrong = |error: io::Error| Failure::at(root)(error);
     let etc = Path::new("etc");
     tree.make_directory(Path::new(""), etc.as_os_str())
         .map_err(wrong)?;
-    for name in mcp_forge_presentation::ETC_OWN.map(|(name, _)| name) {
-        tree.file(etc, name.as_ref(), false).map_err(wrong)?;
+    for (name, text) in ETC_OWN {
+        let file = tree.file(etc, name.as_ref(), false);
+        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(wrong)?;
+    }
+    let count = fs::read_dir(root).map_err(wrong)?.count();
+    if count > MAX_TOP {
+        let why =
+            format!("it has {count} files and directories at its top, {MAX_TOP} are the most");
+        return Err(Refused::new(Path::new("/"), &why).into());
     }
     Ok(())
 }

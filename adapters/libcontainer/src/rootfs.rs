@@ -9,15 +9,12 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use mcp_forge_presentation::{ETC_OWN, ETC_SHARED, FORGE, Placed, SYSTEM};
+use mcp_forge_presentation::{ETC_OWN, ETC_SHARED, FORGE, OWN, Placed, SYSTEM};
 use nix::mount::{MsFlags, mount};
 
 /// Directory of the nursery's own tmpfs. Any directory that every host has would do: the mount
 /// hides it only inside the nursery's mount namespace.
 pub(crate) const WORK: &str = "/tmp";
-
-/// What every sandbox has of its own.
-const OWN: [&str; 7] = ["proc", "dev", "tmp", "workspace", "run", "etc", "sys"];
 
 /// Mounts the nursery's tmpfs and builds the presentation on it; returns its directory.
 pub(crate) fn prepare(placed: &[Placed]) -> io::Result<PathBuf> {
@@ -51,7 +48,7 @@ pub(crate) fn prepare(placed: &[Placed]) -> io::Result<PathBuf> {
 }
 
 /// Presents an image at `base`: its own directories read-only, and ours in the place of those that every
-/// sandbox has of its own. `host` is the host presentation, of which the agent and some files come.
+/// sandbox has of its own. `host` is the host presentation, of which the agent comes.
 pub(crate) fn present(image: &Path, host: &Path, base: &Path) -> io::Result<()> {
     fs::create_dir(base)?;
     for dir in OWN {
@@ -70,19 +67,8 @@ pub(crate) fn present(image: &Path, host: &Path, base: &Path) -> io::Result<()> 
             bind(&entry.path(), &target)?;
         }
     }
-    let etc = base.join("etc");
-    bind(&image.join("etc"), &etc)?;
-    for (name, _) in ETC_OWN {
-        // The image has a plain file there: whoever unpacked it saw to that.
-        let none: Option<&str> = None;
-        let (source, target) = (host.join("etc").join(name), etc.join(name));
-        if !fs::symlink_metadata(&target)?.is_file() {
-            let what = format!("{name} of the image's /etc is no file");
-            return Err(io::Error::other(what));
-        }
-        mount(Some(&source), &target, none, MsFlags::MS_BIND, none)?;
-        read_only(&target)?;
-    }
+    // With the files that are the same in every sandbox: whoever unpacked it saw to that.
+    bind(&image.join("etc"), &base.join("etc"))?;
     let forge = FORGE.trim_start_matches('/');
     bind(&host.join(forge), &base.join(forge))
 }

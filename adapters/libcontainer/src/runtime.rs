@@ -16,6 +16,7 @@ use mcp_forge_ports::vocabulary::{
     SandboxUsage,
 };
 use mcp_forge_ports::{PortError, PortErrorKind};
+use mcp_forge_presentation::{NoRoot, root_of};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, Shutdown, SockFlag, SockType, sendmsg, shutdown,
     socketpair,
@@ -335,22 +336,14 @@ impl LibcontainerRuntime {
 
     /// Where the root file system of an image is.
     fn image(&self, id: &str) -> Result<PathBuf, PortError> {
-        let refused = |kind, why: &str| {
+        root_of(self.roots.as_deref(), id).map_err(|why| {
             let shown: String = id.escape_debug().take(80).collect();
+            let kind = match why {
+                NoRoot::NotThere => PortErrorKind::NotFound,
+                NoRoot::NoId | NoRoot::NoPlace => PortErrorKind::Unsupported,
+            };
             PortError::new(kind, format!("image {shown}: {why}"))
-        };
-        let hexadecimal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        if id.len() != 64 || !id.bytes().all(hexadecimal) {
-            return Err(refused(PortErrorKind::Unsupported, "it is no id"));
-        }
-        let roots = self.roots.as_ref();
-        let roots = roots
-            .ok_or_else(|| refused(PortErrorKind::Unsupported, "there is no place for images"))?;
-        let root = roots.join(id);
-        match root.is_dir() {
-            true => Ok(root),
-            false => Err(refused(PortErrorKind::NotFound, "it is not there")),
-        }
+        })
     }
 
     /// Starts the helpers, so that the first run does not wait for them.

@@ -1,20 +1,19 @@
 //! The engine: what it is, and its containers.
 
 use std::collections::HashMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use hyper::Method;
 use mcp_forge_engine::{
-    Able, Connect, Connected, End, Engine, EngineRuntime, LABEL_OWNER, Owner, Presentation,
+    Able, Base, Connect, Connected, End, Engine, EngineRuntime, LABEL_OWNER, Owner, Presentation,
     REPOSITORY, State, leftovers, own_namespaces, profile,
 };
 use mcp_forge_ports::driven::ByteStream;
 use mcp_forge_ports::vocabulary::{RuntimeInfo, SandboxSpec};
 use mcp_forge_ports::{PortError, PortErrorKind};
-use mcp_forge_presentation::{Placed, USER};
+use mcp_forge_presentation::USER;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -52,7 +51,6 @@ pub type PodmanRuntime = EngineRuntime<Podman>;
 /// Where Podman is, and what sandboxes on it get.
 pub struct Podman {
     endpoint: Endpoint,
-    placed: &'static [Placed],
     cache: PathBuf,
     instance: String,
 }
@@ -135,13 +133,11 @@ struct Listed {
 struct Ignored {}
 
 impl Podman {
-    /// The engine at `endpoint`; `placed` are the files that every sandbox gets below `/run/forge`.
-    /// `cache` is a directory that only the user of this process writes to and the engine can read: it
+    /// The engine at `endpoint`. `cache` is a directory that only the user of this process writes to and the engine can read: it
     /// gets the list of system calls.
-    pub fn new(endpoint: Endpoint, placed: &'static [Placed], cache: PathBuf) -> Self {
+    pub fn new(endpoint: Endpoint, cache: PathBuf) -> Self {
         Self {
             endpoint,
-            placed,
             cache,
             instance: uuid::Uuid::new_v4().simple().to_string(),
         }
@@ -217,6 +213,8 @@ impl Host {
 impl Connect for Podman {
     type Engine = Containers;
 
+    const WORKSPACE: u32 = WORKSPACE;
+
     async fn version(&self) -> Result<String, PortError> {
         self.reach().await.map(|(_, version)| version)
     }
@@ -249,12 +247,13 @@ impl Connect for Podman {
                  that user: podman system migrate",
             )
         })?;
-        let internal = |error: io::Error| {
-            PortError::new(PortErrorKind::Internal, "cannot make the host presentation")
-                .with_source(error)
-        };
-        let presentation = Presentation::of_host(self.placed, WORKSPACE).map_err(internal)?;
-        let seccomp = profile().map_err(|error| internal(io::Error::other(error)))?;
+        let seccomp = profile().map_err(|error| {
+            PortError::new(
+                PortErrorKind::Internal,
+                "cannot make the list of system calls",
+            )
+            .with_source(error)
+        })?;
         let seccomp = crate::profile::file(&self.cache, &seccomp).map_err(|error| {
             let what = format!(
                 "cannot write the list of system calls to {}",
@@ -270,14 +269,11 @@ impl Connect for Podman {
             common: Common {
                 instance: self.instance.clone(),
                 owner: Owner::own().encode(),
-                image: format!("localhost/{}", presentation.image()),
-                binds: presentation.binds.clone(),
                 seccomp: seccomp.display().to_string(),
                 able,
                 ids,
             },
         };
-        containers.give_image(presentation).await?;
         containers.reap().await?;
         let remedy = match host.cgroup_version.as_str() {
             "v2" => "systemd's `Delegate=memory pids cpu` for user@.service mends that",
@@ -328,35 +324,29 @@ impl Containers {
         let found = self.client.json(Method::GET, &path, Body::None).await;
         found.map_err(|fault| fault.of(format!("cannot inspect {name}")))
     }
+}
 
-    /// Imports the image of the host presentation unless the engine has it.
-    async fn give_image(&self, presentation: Presentation) -> Result<(), PortError> {
-        let image = &self.common.image;
-        match self
-            .client
-            .done(Method::GET, &format!("images/{image}/exists"))
-            .await
-        {
-            Ok(()) => return Ok(()),
+#[async_trait]
+impl Engine for Containers {
+    async fn give(&self, presentation: &Presentation) -> Result<String, PortError> {
+        let image = format!("localhost/{}", presentation.image());
+        let path = format!("images/{image}/exists");
+        match self.client.done(Method::GET, &path).await {
+            Ok(()) => return Ok(image),
             Err(fault) if fault.status() == Some(404) => {}
             Err(fault) => return Err(fault.of(format!("cannot look for image {image}"))),
         }
         let reference = format!("{REPOSITORY}:{}", presentation.tag);
         let reference = utf8_percent_encode(&reference, NON_ALPHANUMERIC);
         let path = format!("images/import?reference={reference}");
-        let body = Body::Tar(presentation.archive);
-        self.client
-            .json::<Ignored>(Method::POST, &path, body)
-            .await
-            .map(drop)
-            .map_err(|fault| fault.of(format!("cannot import image {image}")))
+        let body = Body::Tar(presentation.archive.clone());
+        let given = self.client.json::<Ignored>(Method::POST, &path, body).await;
+        given.map_err(|fault| fault.of(format!("cannot import image {image}")))?;
+        Ok(image)
     }
-}
 
-#[async_trait]
-impl Engine for Containers {
-    async fn create(&self, name: &str, spec: &SandboxSpec) -> Result<(), PortError> {
-        let body = Body::Json(self.common.container(name, spec).to_string());
+    async fn create(&self, name: &str, spec: &SandboxSpec, base: &Base) -> Result<(), PortError> {
+        let body = Body::Json(self.common.container(name, spec, base).to_string());
         self.client
             .json::<Ignored>(Method::POST, "containers/create", body)
             .await

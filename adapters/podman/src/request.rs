@@ -2,7 +2,8 @@
 //! said, nothing is left to the engine's defaults.
 
 use mcp_forge_engine::{
-    Able, CPU_PERIOD, LABEL_INSTANCE, LABEL_OWNER, LABEL_SANDBOX, LINGER, OF_ENGINES, int, rlimits,
+    Able, Base, Bind, CPU_PERIOD, LABEL_INSTANCE, LABEL_OWNER, LABEL_SANDBOX, LINGER, OF_ENGINES,
+    int, rlimits,
 };
 use mcp_forge_ports::vocabulary::{ResourceLimits, SandboxSpec};
 use mcp_forge_presentation::{ENVIRONMENT, FORGE, HOST_NAME, MASKED, USER};
@@ -16,8 +17,6 @@ const PROCESSES: u64 = 4096;
 pub(crate) struct Common {
     pub(crate) instance: String,
     pub(crate) owner: String,
-    pub(crate) image: String,
-    pub(crate) binds: Vec<String>,
     /// Path of the seccomp profile.
     pub(crate) seccomp: String,
     pub(crate) able: Able,
@@ -26,13 +25,13 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    fn mounts(&self, limits: &ResourceLimits) -> Vec<Value> {
+    fn mounts(binds: &[Bind], limits: &ResourceLimits) -> Vec<Value> {
         // What lies on a mount of its own below does not come along: it would be writable.
-        let binds = self.binds.iter().map(|path| {
+        let binds = binds.iter().map(|Bind { source, target }| {
             json!({
                 "type": "bind",
-                "source": path,
-                "destination": path,
+                "source": source,
+                "destination": target,
                 "options": ["bind", "ro", "nosuid", "nodev", "rprivate"],
             })
         });
@@ -78,7 +77,7 @@ impl Common {
     }
 
     /// The container of a sandbox.
-    pub(crate) fn container(&self, name: &str, spec: &SandboxSpec) -> Value {
+    pub(crate) fn container(&self, name: &str, spec: &SandboxSpec, base: &Base) -> Value {
         let limits = &spec.limits;
         let private = json!({"nsmode": "private"});
         let none = json!({"nsmode": "none"});
@@ -104,7 +103,7 @@ impl Common {
         let mask: Vec<&str> = MASKED.into_iter().chain(OF_ENGINES).collect();
         json!({
             "name": name,
-            "image": self.image,
+            "image": base.image,
             "image_volume_mode": "ignore",
             "command": [format!("{FORGE}/agent")],
             "entrypoint": [],
@@ -131,7 +130,7 @@ impl Common {
             "seccomp_profile_path": self.seccomp,
             "read_only_filesystem": true,
             "mask": mask,
-            "mounts": self.mounts(limits),
+            "mounts": Self::mounts(&base.binds, limits),
             "volumes": [],
             "devices": [],
             "use_image_hosts": true,
@@ -175,8 +174,6 @@ mod tests {
         let common = Common {
             instance: "i".to_owned(),
             owner: "o".to_owned(),
-            image: "localhost/mcp-forge/host:0".to_owned(),
-            binds: vec!["/usr".to_owned()],
             seccomp: "/cache/seccomp.json".to_owned(),
             able,
             ids: (1, 65_536),
@@ -194,7 +191,14 @@ mod tests {
                 timeout: Duration::from_secs(1),
             },
         };
-        common.container("mcp-forge-run-1", &spec)
+        let base = Base {
+            image: "localhost/mcp-forge/sandbox:0".to_owned(),
+            binds: vec![Bind {
+                source: "/images/1d/usr".to_owned(),
+                target: "/usr".to_owned(),
+            }],
+        };
+        common.container("mcp-forge-run-1", &spec, &base)
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! What a sandbox is made of, whatever makes it: the host presentation and what is the same for all.
 //!
-//! Reviewed data, no code: the adapters of the runtimes mount it, each in its own way.
+//! Reviewed data, next to no code: the adapters of the runtimes mount it, each in its own way.
+
+use std::fmt::{self, Display, Formatter};
+use std::path::{Path, PathBuf};
 
 /// System directories: bound where they are directories, copied where they are links into
 /// `/usr`.
@@ -38,6 +41,51 @@ pub const ETC_SHARED: [&str; 25] = [
     "mime.types",     // the mimetypes module
     "localtime",      // the host's time zone
 ];
+
+/// Directories that every sandbox has of its own. Of `/etc` an image has all but [`ETC_OWN`]; what else it
+/// has at these places is not seen.
+pub const OWN: [&str; 7] = ["proc", "dev", "tmp", "workspace", "run", "etc", "sys"];
+
+/// Most directories and links at the top of an image: each directory is a mount of every sandbox.
+pub const MAX_TOP: usize = 64;
+
+/// Why an image has no root file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoRoot {
+    /// It is no digest.
+    NoId,
+    /// The runtime was told of no place for images.
+    NoPlace,
+    /// It was removed, or never there.
+    NotThere,
+}
+
+impl Display for NoRoot {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoId => "it is no id",
+            Self::NoPlace => "there is no place for images",
+            Self::NotThere => "it is not there",
+        })
+    }
+}
+
+/// The root file system of the image `id`: a directory below `roots`.
+///
+/// # Errors
+///
+/// When there is none.
+pub fn root_of(roots: Option<&Path>, id: &str) -> Result<PathBuf, NoRoot> {
+    let hexadecimal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if id.len() != 64 || !id.bytes().all(hexadecimal) {
+        return Err(NoRoot::NoId);
+    }
+    let root = roots.ok_or(NoRoot::NoPlace)?.join(id);
+    match root.is_dir() {
+        true => Ok(root),
+        false => Err(NoRoot::NotThere),
+    }
+}
 
 /// Where the agent and the runners are, inside.
 pub const FORGE: &str = "/run/forge";
