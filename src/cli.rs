@@ -59,7 +59,7 @@ pub(crate) enum Command {
     /// Verifies and reads the audit log
     #[command(subcommand)]
     Audit(Audit),
-    /// Imports, lists and removes the images that sandboxes may be made of
+    /// Imports, pulls, lists and removes the images that sandboxes may be made of
     #[command(subcommand)]
     Images(Images),
 }
@@ -76,6 +76,19 @@ pub(crate) enum Images {
         #[arg(value_name = "PATH")]
         source: PathBuf,
         /// Its name, such as mcp-forge/python:3.13; by default what the archive calls it
+        #[arg(long, value_name = "REFERENCE")]
+        name: Option<String>,
+    },
+    /// Gets an image from a registry
+    #[command(
+        after_help = "Each part is checked against its digest; give NAME@sha256:... to get no other image than that. Credentials are those \
+                      that `podman login` and `docker login` keep. A registry on this host is spoken to without TLS."
+    )]
+    Pull {
+        /// The image, such as REGISTRY/NAME:TAG
+        #[arg(value_name = "REFERENCE")]
+        reference: String,
+        /// Its name here; by default its reference
         #[arg(long, value_name = "REFERENCE")]
         name: Option<String>,
     },

@@ -21,7 +21,7 @@ struct Member {
     tests: &'static [&'static str],
 }
 
-const MEMBERS: [Member; 15] = [
+const MEMBERS: [Member; 16] = [
     Member {
         name: "mcp-forge",
         internal: &[
@@ -34,6 +34,7 @@ const MEMBERS: [Member; 15] = [
             "mcp-forge-libcontainer",
             "mcp-forge-mcp",
             "mcp-forge-ports",
+            "mcp-forge-registry",
             "mcp-forge-spool",
         ],
         external: &[
@@ -130,6 +131,27 @@ const MEMBERS: [Member; 15] = [
             "tokio",
         ],
         tests: &["proptest", "tokio"],
+    },
+    Member {
+        name: "mcp-forge-registry",
+        internal: &["mcp-forge-ports"],
+        external: &[
+            "async-trait",
+            "backon",
+            "docker_credential",
+            "futures",
+            "http-auth",
+            "oci-spec",
+            "reqwest",
+            "rustls",
+            "serde",
+            "serde_json",
+            "sha2",
+            "thiserror",
+            "tokio",
+            "tracing",
+        ],
+        tests: &["tempfile", "tokio"],
     },
     Member {
         name: "mcp-forge-podman",

@@ -11,8 +11,9 @@ use mcp_forge_domain::decision::ImageReference;
 use mcp_forge_domain::limits::format_byte_size;
 use mcp_forge_images::DiskImages;
 use mcp_forge_ports::PortError;
-use mcp_forge_ports::driven::ImageStore;
-use mcp_forge_ports::vocabulary::Image;
+use mcp_forge_ports::driven::{ImageProgress, ImageRegistry, ImageStore};
+use mcp_forge_ports::vocabulary::{Image, ImportedImage};
+use mcp_forge_registry::Registry;
 use serde_json::json;
 
 use super::{counted, plain, print, printed, say};
@@ -32,6 +33,10 @@ pub(crate) async fn images(command: &Images, settings: &Settings) -> anyhow::Res
     let store = image_store(settings)?;
     match command {
         Images::Import { source, name } => import(&store, source, name.as_deref()).await,
+        Images::Pull { reference, name } => {
+            let registry = Registry::new(settings.image_bytes());
+            pull(&store, &registry, reference, name.as_deref()).await
+        }
         Images::List { json } => list(&store, *json).await,
         Images::Remove { images } => remove(&store, images).await,
     }
@@ -56,19 +61,7 @@ fn reference(name: &str) -> anyhow::Result<String> {
 async fn import(store: &DiskImages, source: &Path, name: Option<&str>) -> anyhow::Result<ExitCode> {
     // Before the work, which may take minutes.
     let name = name.map(reference).transpose()?;
-    let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {bytes} of {total_bytes}, {eta}") {
-        bar.set_style(style);
-    }
-    let shown = bar.clone();
-    let progress = move |done, all| {
-        shown.set_length(all);
-        shown.set_position(done);
-    };
-    let imported = store.import(source, Arc::new(progress)).await;
-    bar.finish_and_clear();
-    let imported = imported.map_err(told)?;
-    let id = imported.image.id;
+    let imported = unpack(store, source).await?;
     let name = match (name, &imported.name) {
         (Some(name), _) => Some(name),
         (None, Some(own)) => Some(
@@ -76,18 +69,79 @@ async fn import(store: &DiskImages, source: &Path, name: Option<&str>) -> anyhow
         ),
         (None, None) => None,
     };
+    let again = format!("images import --name REFERENCE {}", source.display());
+    named(store, &imported, name, &again).await
+}
+
+async fn pull(
+    store: &DiskImages,
+    registry: &dyn ImageRegistry,
+    wanted: &str,
+    name: Option<&str>,
+) -> anyhow::Result<ExitCode> {
+    let name = name.map(reference).transpose()?;
+    let parsed = ImageReference::parse(wanted)?;
+    // What is only told by its digest has no name.
+    let own = parsed.tag.is_some().then(|| {
+        let named = ImageReference {
+            digest: None,
+            ..parsed.clone()
+        };
+        named.to_string()
+    });
+    let known = store.list().await.map_err(told)?;
+    let known: Vec<String> = known.into_iter().map(|image| image.id).collect();
+    let beside = store.beside().await.map_err(told)?;
+    let (bar, progress) = bar("pulling");
+    let full = parsed.to_string();
+    let fetched = registry.fetch(&full, beside.path(), &known, progress).await;
+    bar.finish_and_clear();
+    fetched.map_err(told)?;
+    let imported = unpack(store, beside.path()).await?;
+    let again = format!("images pull --name REFERENCE {wanted}");
+    named(store, &imported, name.or(own), &again).await
+}
+
+/// A bar at a terminal, and who moves it.
+fn bar(what: &'static str) -> (ProgressBar, ImageProgress) {
+    let bar = ProgressBar::new(0).with_message(what);
+    let template = "{msg} {bar:30} {bytes} of {total_bytes}, {eta}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    let shown = bar.clone();
+    let progress = move |done, all| {
+        shown.set_length(all);
+        shown.set_position(done);
+    };
+    (bar, Arc::new(progress))
+}
+
+async fn unpack(store: &DiskImages, source: &Path) -> anyhow::Result<ImportedImage> {
+    let (bar, progress) = bar("unpacking");
+    let imported = store.import(source, progress).await;
+    bar.finish_and_clear();
+    imported.map_err(told)
+}
+
+/// Gives it its name, and tells it. `again` is the command that would give it one.
+async fn named(
+    store: &DiskImages,
+    imported: &ImportedImage,
+    name: Option<String>,
+    again: &str,
+) -> anyhow::Result<ExitCode> {
+    let id = &imported.image.id;
     let shown = match name {
         Some(name) => {
-            store.tag(&id, &name).await.map_err(told)?;
+            store.tag(id, &name).await.map_err(told)?;
             name
         }
         None => {
-            let short = &id[..SHOWN];
             say(&format!(
-                "mcp-forge: it has no name; give one: mcp-forge images import --name REFERENCE {}",
-                source.display()
+                "mcp-forge: it has no name; give one: mcp-forge {again}"
             ));
-            short.to_owned()
+            id[..SHOWN].to_owned()
         }
     };
     if imported.skipped > 0 {

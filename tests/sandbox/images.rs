@@ -12,13 +12,13 @@ use crate::home::{Finished, Home, finish};
 use crate::host::skip;
 
 /// A home with a place for images, where other users' ids can see it.
-struct Place {
-    home: Home,
-    images: tempfile::TempDir,
+pub(crate) struct Place {
+    pub(crate) home: Home,
+    pub(crate) images: tempfile::TempDir,
 }
 
 impl Place {
-    fn new(test: &str) -> Option<Self> {
+    pub(crate) fn new(test: &str) -> Option<Self> {
         let images = tempfile::Builder::new()
             .permissions(fs::Permissions::from_mode(0o755))
             .tempdir_in("/var/tmp")
@@ -28,7 +28,7 @@ impl Place {
     }
 
     /// `mcp-forge`, where every image may be used that the test imports.
-    fn program(&self, words: &[&str]) -> Command {
+    pub(crate) fn program(&self, words: &[&str]) -> Command {
         let policy = self
             .home
             .file("policy.toml", "images = [\"mcp-forge/*:*\"]\n");
@@ -40,13 +40,13 @@ impl Place {
         command
     }
 
-    fn command(&self, words: &[&str]) -> Finished {
+    pub(crate) fn command(&self, words: &[&str]) -> Finished {
         finish(self.program(words), b"")
     }
 }
 
 /// A root file system that holds this host's Python and what it loads, and two marks.
-fn archive(place: &Place, mark: &str) -> PathBuf {
+pub(crate) fn archive(place: &Place, mark: &str) -> PathBuf {
     let home = &place.home;
     let directory = place.images.path();
     let archive = directory.join(format!("{mark}.tar"));

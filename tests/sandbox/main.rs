@@ -26,6 +26,7 @@ mod output;
 mod pictures;
 mod python_client;
 mod r;
+mod registry;
 mod reports;
 #[path = "../escape/verdict.rs"]
 mod verdict;

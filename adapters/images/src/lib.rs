@@ -17,7 +17,7 @@ use std::path::Path;
 
 use mcp_forge_ports::{PortError, PortErrorKind};
 
-pub use store::{Bounds, DiskImages};
+pub use store::{Beside, Bounds, DiskImages};
 
 /// Something of an archive that is not taken.
 #[derive(Debug, thiserror::Error)]

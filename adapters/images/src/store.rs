@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,6 +18,7 @@ use mcp_forge_presentation::{ETC_OWN, MAX_TOP};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 
 use crate::archive::{Files, Form, Layer, Layers, form, is_layout};
 use crate::source::{Counted, is_hex, plain};
@@ -84,7 +85,8 @@ impl From<Entry> for Image {
     }
 }
 
-/// A lock of a file, until it is dropped.
+/// A lock of a file or directory, until it is dropped.
+#[derive(Debug)]
 struct Lock {
     _file: File,
 }
@@ -96,6 +98,10 @@ impl Lock {
             .truncate(false)
             .write(true)
             .open(path)?;
+        Self::of(file, operation)
+    }
+
+    fn of(file: File, operation: FlockOperation) -> io::Result<Self> {
         loop {
             match flock(&file, operation) {
                 Err(Errno::INTR) => {}
@@ -105,6 +111,21 @@ impl Lock {
                 }
             }
         }
+    }
+}
+
+/// A directory beside the images, for what becomes one. It is gone with this value, or, where the process was killed, with
+/// the next import.
+#[derive(Debug)]
+pub struct Beside {
+    directory: TempDir,
+    _lock: Lock,
+}
+
+impl Beside {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
     }
 }
 
@@ -146,9 +167,7 @@ impl DiskImages {
         Ok(())
     }
 
-    /// Nobody else writes from now on; what a writer left that was killed is removed.
-    fn lock(&self) -> Result<Lock, Failure> {
-        let wrong = Failure::at(&self.directory);
+    fn make_directories(&self) -> Result<(), Failure> {
         for directory in [
             &self.directory,
             &self.directory.join(ROOTS),
@@ -159,18 +178,67 @@ impl DiskImages {
             let mode = fs::Permissions::from_mode(0o755);
             fs::set_permissions(directory, mode).map_err(Failure::at(directory))?;
         }
+        Ok(())
+    }
+
+    fn beside_now(&self) -> Result<Beside, Failure> {
+        self.make_directories()?;
+        let wrong = Failure::at(&self.directory);
+        loop {
+            let directory = tempfile::Builder::new()
+                .prefix(STAGING)
+                .tempdir_in(&self.directory)
+                .map_err(&wrong)?;
+            let opened = File::open(directory.path()).map_err(&wrong)?;
+            let id = opened.metadata().map_err(&wrong)?.ino();
+            let lock = Lock::of(opened, FlockOperation::LockExclusive).map_err(&wrong)?;
+            // Whoever clears up may have been there before the lock.
+            match fs::metadata(directory.path()) {
+                Ok(found) if found.ino() == id => {
+                    return Ok(Beside {
+                        directory,
+                        _lock: lock,
+                    });
+                }
+                _ => continue,
+            }
+        }
+    }
+
+    /// A directory on the disk of the images, for what is to become one.
+    ///
+    /// # Errors
+    ///
+    /// `Internal` when there is no room for it.
+    pub async fn beside(&self) -> Result<Beside, PortError> {
+        let store = self.clone();
+        apart(move || {
+            let made = store.beside_now();
+            made.map_err(|failure| failure.port("cannot make room for an image".to_owned()))
+        })
+        .await
+    }
+
+    /// Nobody else writes from now on; what a writer left that was killed is removed.
+    fn lock(&self) -> Result<Lock, Failure> {
+        self.make_directories()?;
+        let wrong = Failure::at(&self.directory);
         let path = self.directory.join("lock");
         let lock = Lock::take(&path, FlockOperation::LockExclusive).map_err(Failure::at(&path))?;
         for entry in fs::read_dir(&self.directory).map_err(&wrong)? {
             let entry = entry.map_err(&wrong)?;
             let path = entry.path();
             if entry.file_name().to_string_lossy().starts_with(STAGING) {
-                let is_directory = entry.file_type().map_err(&wrong)?.is_dir();
-                let removed = match is_directory {
-                    true => fs::remove_dir_all(&path),
+                let removed = match entry.file_type().map_err(&wrong)?.is_dir() {
+                    true => remove_unused(&path),
                     false => fs::remove_file(&path),
                 };
-                removed.map_err(Failure::at(&path))?;
+                match removed {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(Failure::at(&path)(error));
+                    }
+                    _ => {}
+                }
             }
         }
         Ok(lock)
@@ -332,6 +400,15 @@ impl DiskImages {
         fs::remove_dir_all(&root).map_err(Failure::at(&root))?;
         fs::remove_file(&lock).map_err(Failure::at(&lock))?;
         Ok(Some(()))
+    }
+}
+
+/// Removes a directory unless somebody has it locked.
+fn remove_unused(path: &Path) -> io::Result<()> {
+    match Lock::of(File::open(path)?, FlockOperation::NonBlockingLockExclusive) {
+        Ok(_lock) => fs::remove_dir_all(path),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

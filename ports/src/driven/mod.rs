@@ -126,6 +126,26 @@ pub trait ImageStore: Send + Sync {
     async fn hold(&self, id: &str) -> Result<Arc<dyn Send + Sync>, PortError>;
 }
 
+/// Where images are pulled from.
+#[cfg_attr(feature = "testing", mockall::automock)]
+#[async_trait]
+pub trait ImageRegistry: Send + Sync {
+    /// Writes the image with this reference, of this host's platform, into a directory as an OCI layout. Everything in it has
+    /// the digest that led to it. Of an image whose id is `known` the layers are left out.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `Denied` (by the registry, or since it says what is not so), `Unreachable`, `Internal` when it cannot be
+    /// written.
+    async fn fetch(
+        &self,
+        reference: &str,
+        directory: &Path,
+        known: &[String],
+        progress: ImageProgress,
+    ) -> Result<(), PortError>;
+}
+
 /// Speaks to the agent over a sandbox's stream.
 #[cfg_attr(feature = "testing", mockall::automock)]
 #[async_trait]
