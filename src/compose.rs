@@ -13,7 +13,7 @@ use mcp_forge_domain::{ExecutionPolicy, RunPorts, RunService};
 use mcp_forge_guest::StreamGuest;
 use mcp_forge_images::{Bounds, DiskImages};
 use mcp_forge_ports::PortError;
-use mcp_forge_ports::driven::ContainerRuntime;
+use mcp_forge_ports::driven::{AuditLog, ContainerRuntime};
 use mcp_forge_spool::SpoolStore;
 
 use crate::automatic::{Automatic, Candidate, Choice};
@@ -348,6 +348,23 @@ pub(crate) fn image_store(settings: &Settings) -> anyhow::Result<DiskImages> {
     Ok(DiskImages::new(settings.images_path()?, bounds))
 }
 
+/// The audit log, which is written from now on.
+///
+/// # Errors
+///
+/// Why it cannot be, with the remedy.
+pub(crate) fn audit_log(settings: &Settings) -> anyhow::Result<Arc<dyn AuditLog>> {
+    let path = settings.audit_path()?;
+    let log = FileAuditLog::open(path, settings.audit_options()).map_err(|e| {
+        let hint = e.hint.as_deref().unwrap_or("set audit.path");
+        anyhow!("{}; {hint}", e.chain())
+    })?;
+    Ok(match settings.runs_unaudited() {
+        true => Arc::new(Unaudited::new(log)),
+        false => Arc::new(log),
+    })
+}
+
 /// The application: the driving port and what must be shut down after it.
 pub(crate) struct Application {
     pub(crate) execution: Arc<RunService>,
@@ -364,21 +381,13 @@ impl Application {
     /// What the configuration or this host does not allow.
     pub(crate) fn new(flag: Option<&str>, settings: &Settings) -> anyhow::Result<Self> {
         let runtime = Arc::new(Runtime::choose(flag, settings)?);
-        let path = settings.audit_path()?;
-        let audit = FileAuditLog::open(path, settings.audit_options()).map_err(|e| {
-            let hint = e.hint.as_deref().unwrap_or("set audit.path");
-            anyhow!("{}; {hint}", e.chain())
-        })?;
+        let audit = audit_log(settings)?;
         let tasks = Tasks::default();
         let policy = settings.policy()?;
         let ports = RunPorts {
             runtime: Arc::clone(&runtime.port),
             guest: Arc::new(StreamGuest),
-            audit: if settings.runs_unaudited() {
-                Arc::new(Unaudited::new(audit))
-            } else {
-                Arc::new(audit)
-            },
+            audit,
             clock: Arc::new(SystemClock::new()),
             ids: Arc::new(RandomIds),
             images: image_store(settings).ok().map(|store| Arc::new(store) as _),

@@ -72,7 +72,7 @@ pub fn decide(policy: &ExecutionPolicy, request: &ExecutionRequest) -> Result<()
             "the operator's policy {what}, rule {:?}: {}",
             strictest.rule, strictest.justification
         ),
-        "`mcp-forge policy explain` tells what the policy says; the operator can change it \
+        "`mcp-forge policy explain` tells what the policy says (`--help` how to ask); the operator can change it \
          (`security.policy`)",
     ))
 }

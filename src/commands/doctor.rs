@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use mcp_forge_domain::limits::format_byte_size;
+use mcp_forge_ports::driven::ImageStore;
 use mcp_forge_ports::driving::{CodeExecution, NoObserver};
 use mcp_forge_ports::vocabulary::{
     EndedBy, ExecutionEnvironment, ExecutionOutcome, ExecutionRequest, Language, Refusal,
@@ -21,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{counted, print};
 use crate::cli::Doctor;
-use crate::compose::{Application, ENGINES, Runtime, engine_version, spool_directory};
+use crate::compose::{Application, ENGINES, Runtime, engine_version, image_store, spool_directory};
 use crate::settings::Settings;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -84,6 +85,7 @@ pub(crate) async fn doctor(
         engines(settings).await,
         disk(settings),
         client_limits(settings),
+        images(settings).await,
     ];
     let works = match Runtime::choose(runtime, settings) {
         Ok(chosen) => {
@@ -421,6 +423,32 @@ async fn trials(flag: Option<&str>, settings: &Settings) -> Vec<Check> {
     }
     application.shut_down().await;
     checks
+}
+
+/// The images that runs may use, where the policy allows them.
+async fn images(settings: &Settings) -> Check {
+    const NAME: &str = "images";
+    let store = match image_store(settings) {
+        Ok(store) => store,
+        Err(error) => {
+            let remedy = "set HOME, or images.directory";
+            return Check::not(NAME, State::Warning, format!("{error:#}"), remedy);
+        }
+    };
+    match store.list().await {
+        Ok(all) => {
+            let named = all.iter().filter(|image| !image.names.is_empty()).count();
+            let told = format!(
+                "{}, {named} with a name",
+                counted(all.len() as u64, "image", "images")
+            );
+            Check::ok(NAME, told)
+        }
+        Err(error) => {
+            let remedy = error.hint.as_deref().unwrap_or(DEBUG);
+            Check::not(NAME, State::Failed, error.chain(), remedy)
+        }
+    }
 }
 
 /// What is asked of Python and of R: a version and what is there of what results are shown with.

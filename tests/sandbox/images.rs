@@ -177,6 +177,18 @@ fn a_run_has_the_programs_of_its_image() {
         .iter()
         .find(|entry| entry["details"]["image"] == "mcp-forge/python:one");
     assert!(asked.is_some(), "{audit:#?}");
+    let made = audit.iter().find(|entry| entry["event"] == "image.import");
+    let made = &made.unwrap_or_else(|| panic!("{audit:#?}"))["details"];
+    let expected = json!({"image": id, "name": "docker.io/mcp-forge/python:one", "from": archive});
+    assert_eq!(*made, expected);
+    // By what it is.
+    let pinned = format!("mcp-forge/python@{id}");
+    let policy = format!("images = [\"{pinned}\"]\n");
+    let policy = place.home.file("pinned.toml", &policy);
+    let mut command = place.program(&["run", "--json", "--image", &pinned, "-c", "1"]);
+    command.env("MCP_FORGE_SECURITY__POLICY", policy);
+    let told: serde_json::Value = serde_json::from_str(&finish(command, b"").stdout).unwrap();
+    assert_eq!(told["runtime"]["image_digest"], id, "{told:#}");
     // The host's own is not another one by that.
     let host = place.command(&[
         "run",
@@ -315,6 +327,11 @@ fn an_image_in_use_is_not_removed() {
     server.notify("notifications/cancelled", json!({"requestId": running}));
     server.expect_rest();
     assert_eq!(place.command(&remove).code(), 0);
+    let audit = place.home.audit();
+    let removed = audit
+        .iter()
+        .filter(|entry| entry["event"] == "image.remove");
+    assert_eq!(removed.count(), 1, "{audit:#?}");
     let told = server.call(mark.clone());
     assert_eq!(told["error"]["kind"], "not_found", "{told:#}");
     // Another one of the same name, in the same server.

@@ -375,7 +375,7 @@ fn a_host_without_r_says_so() {
     let without = "mount -t tmpfs none /usr/lib/R";
     let told = elsewhere(&home, without, "\"$0\" run --language r -c 1");
     assert_eq!((told.code(), told.stdout.as_str()), (125, ""), "{told:?}");
-    let missing = "there is no R in the sandbox; install R on the host (in /usr)";
+    let missing = "there is no R in the sandbox; install R on the host (in /usr), or use an image that has it";
     assert!(told.stderr.contains(missing), "{told:?}");
     let python = elsewhere(&home, without, "\"$0\" run -c '6*7'");
     assert_eq!((python.code(), python.stdout.as_str()), (0, "42\n"));

@@ -69,6 +69,19 @@ impl Docker {
         format!("docker at {socket} ({chosen_by})")
     }
 
+    /// Its version, unless it only speaks like Docker: Podman's API lacks what sandboxes need.
+    async fn version_of(&self, docker: &Client) -> Result<String, PortError> {
+        let attempt = |error| failed(format!("cannot reach {}", self.shown()), error);
+        let told = docker.version().await.map_err(attempt)?;
+        let parts = told.components.unwrap_or_default();
+        if parts.iter().any(|part| part.name.contains("Podman")) {
+            let what = format!("{} is a Podman", self.shown());
+            return Err(PortError::new(PortErrorKind::Unsupported, what)
+                .with_hint("choose the runtime podman, and name its socket in CONTAINER_HOST"));
+        }
+        Ok(told.version.unwrap_or_else(|| "unknown".to_owned()))
+    }
+
     /// An engine that answers.
     async fn reach(&self) -> Result<Client, PortError> {
         let attempt = |error| failed(format!("cannot reach {}", self.shown()), error);
@@ -94,15 +107,14 @@ impl Connect for Docker {
 
     async fn version(&self) -> Result<String, PortError> {
         let docker = self.reach().await?;
-        let attempt = |error| failed(format!("cannot reach {}", self.shown()), error);
-        let told = docker.version().await.map_err(attempt)?;
-        Ok(told.version.unwrap_or_else(|| "unknown".to_owned()))
+        self.version_of(&docker).await
     }
 
     async fn connect(&self) -> Result<Connected<Containers>, PortError> {
         let docker = self.reach().await?;
         let shown = self.shown();
         let attempt = |error| failed(format!("cannot reach {shown}"), error);
+        let own = self.version_of(&docker).await?;
         let version = docker.client_version();
         let version = (version.major_version, version.minor_version);
         let unsupported = |what: String, hint: &str| {
@@ -161,7 +173,7 @@ impl Connect for Docker {
         Ok(Connected {
             info: RuntimeInfo {
                 kind: "docker".to_owned(),
-                version: info.server_version.unwrap_or_else(|| "unknown".to_owned()),
+                version: own,
                 weak: able.weak(
                     "cgroup v2 and delegation mend that",
                     "`userns-remap` of dockerd, or a rootless engine, mends that",

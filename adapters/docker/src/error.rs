@@ -14,15 +14,15 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
 }
 
 /// The first error of the operating system behind an error.
-fn io_kind(error: &Error) -> Option<io::ErrorKind> {
+fn io(error: &Error) -> Option<&io::Error> {
     // It shows itself as its own source.
     if let Error::IOError { err } = error {
-        return Some(err.kind());
+        return Some(err);
     }
     let mut error = Some(error as &(dyn std::error::Error + 'static));
     while let Some(one) = error {
         if let Some(io) = one.downcast_ref::<io::Error>() {
-            return Some(io.kind());
+            return Some(io);
         }
         error = one.source();
     }
@@ -31,7 +31,12 @@ fn io_kind(error: &Error) -> Option<io::ErrorKind> {
 
 /// What was attempted, and why it failed.
 pub(crate) fn failed(attempt: impl Into<String>, error: Error) -> PortError {
-    let (kind, hint) = match (status(&error), io_kind(&error)) {
+    let cause = io(&error);
+    let attempt = match cause {
+        Some(cause) => format!("{}: {cause}", attempt.into()),
+        None => attempt.into(),
+    };
+    let (kind, hint) = match (status(&error), cause.map(io::Error::kind)) {
         (Some(404), _) => (PortErrorKind::NotFound, None),
         (Some(409), _) => (PortErrorKind::AlreadyExists, None),
         (Some(400 | 501), _) => (

@@ -5,7 +5,6 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use mcp_forge_ports::driven::ImageProgress;
 use oci_spec::image::{
     Arch, Descriptor, Digest, ImageConfiguration, ImageIndex, ImageManifest, Os,
 };
@@ -13,9 +12,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tar::{Archive, EntryType};
 
-use crate::source::{Counted, hex, is_hex, plain};
+use crate::source::{Counted, Progress, copy, hex, is_hex, plain};
 use crate::tree::place;
-use crate::{Failure, Refused};
+use crate::{Failure, Refused, shown};
 
 /// Longest document of an image, bytes.
 const MAX_DOCUMENT: u64 = 4 << 20;
@@ -54,14 +53,10 @@ pub(crate) enum Form {
     Image,
 }
 
-fn silent() -> ImageProgress {
-    std::sync::Arc::new(|_, _| {})
-}
-
 /// Tells by the first entry that has a name.
 pub(crate) fn form(path: &Path) -> Result<Form, Failure> {
     let mut left = MAX_DOCUMENT;
-    let mut archive = Archive::new(Counted::new(plain(path, &silent())?, &mut left));
+    let mut archive = Archive::new(Counted::new(plain(path, &Progress::silent())?, &mut left));
     for entry in archive.entries().map_err(Failure::Read)?.raw(true) {
         let entry = entry.map_err(Failure::Read)?;
         if !matches!(
@@ -105,7 +100,7 @@ impl Files {
         path: &Path,
         directory: &Path,
         left: &mut u64,
-        progress: &ImageProgress,
+        progress: &Progress,
     ) -> Result<Self, Failure> {
         let mut files = BTreeMap::new();
         let mut count = 0;
@@ -128,7 +123,7 @@ impl Files {
                 EntryType::Regular => {
                     let to = directory.join(count.to_string());
                     let mut file = File::create_new(&to).map_err(Failure::at(&to))?;
-                    io::copy(&mut entry, &mut file).map_err(Failure::at(&to))?;
+                    copy(&mut entry, &mut file, Failure::at(&to))?;
                     files.insert(name, Stored::File(to));
                 }
                 kind @ (EntryType::Symlink | EntryType::Link) => {
@@ -252,7 +247,12 @@ impl Files {
         let bytes = self.document("manifest.json")?;
         let manifests: Vec<Manifest> = json("manifest.json", &bytes)?;
         let [manifest] = manifests.as_slice() else {
-            let what = format!("it holds {} images, give one", manifests.len());
+            let names = manifests
+                .iter()
+                .flat_map(|one| one.repo_tags.iter().flatten());
+            let names: Vec<String> = names.take(4).map(|name| shown(name)).collect();
+            let (count, names) = (manifests.len(), names.join(", "));
+            let what = format!("it holds {count} images ({names}), save one alone");
             return Err(Failure::Wrong(what));
         };
         let bytes = self.document(&manifest.config)?;

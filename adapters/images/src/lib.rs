@@ -48,7 +48,7 @@ enum Failure {
     #[error(transparent)]
     Refused(#[from] Refused),
     /// The archive cannot be read as what it should be.
-    #[error("it cannot be read: {0}")]
+    #[error("it cannot be read: {}", shown(&.0.to_string()))]
     Read(io::Error),
     /// A file that was given cannot be read at all.
     #[error("{path}: {error}")]
@@ -56,9 +56,23 @@ enum Failure {
     /// It is none, or says what is not so.
     #[error("{0}")]
     Wrong(String),
+    /// The store is where it must not be.
+    #[error("{path}: {why}")]
+    Place { path: String, why: &'static str },
+    /// The list of images cannot be read.
+    #[error("{path}: {error}")]
+    Index {
+        path: String,
+        error: serde_json::Error,
+    },
     /// The store cannot be written.
     #[error("{what}: {error}")]
     Write { what: String, error: io::Error },
+}
+
+/// A text with parts of an archive, harmless and short.
+fn shown(text: &str) -> String {
+    text.escape_debug().take(120).collect()
 }
 
 impl Failure {
@@ -96,6 +110,15 @@ impl Failure {
             Self::Source { .. } => (
                 PortErrorKind::Unsupported,
                 "see whether it is there and who may read it",
+            ),
+            Self::Place { .. } => (
+                PortErrorKind::Denied,
+                "what is there runs: it must be a directory of yours or of root's that no other may write to (`chmod go-w`); \
+                 `images.directory` names another one",
+            ),
+            Self::Index { .. } => (
+                PortErrorKind::Internal,
+                "move it away and import the images again",
             ),
             Self::Write { .. } => (
                 PortErrorKind::Internal,

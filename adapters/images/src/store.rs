@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -21,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use crate::archive::{Files, Form, Layer, Layers, form, is_layout};
-use crate::source::{Counted, is_hex, plain};
+use crate::source::{Counted, Progress, is_hex, plain};
 use crate::tree::Tree;
 use crate::unpack::{Room, layer};
 use crate::{Failure, Refused};
@@ -140,7 +141,33 @@ impl DiskImages {
         directory.join(ROOTS)
     }
 
+    /// Refuses a place that others may write to: what is there runs.
+    fn check(&self) -> Result<(), Failure> {
+        let user = rustix::process::geteuid().as_raw();
+        for path in [&self.directory, &self.directory.join(ROOTS)] {
+            let found = match fs::metadata(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                found => found.map_err(Failure::at(path))?,
+            };
+            let why = if !found.is_dir() {
+                "it is no directory"
+            } else if found.uid() != user && found.uid() != 0 {
+                "it belongs to another user"
+            } else if found.mode() & 0o022 != 0 {
+                "others may write to it"
+            } else {
+                continue;
+            };
+            return Err(Failure::Place {
+                path: path.display().to_string(),
+                why,
+            });
+        }
+        Ok(())
+    }
+
     fn index(&self) -> Result<Index, Failure> {
+        self.check()?;
         let path = self.directory.join(INDEX);
         let file = match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Index::default()),
@@ -149,7 +176,10 @@ impl DiskImages {
         let mut text = String::new();
         let read = file.take(MAX_INDEX).read_to_string(&mut text);
         read.map_err(Failure::at(&path))?;
-        serde_json::from_str(&text).map_err(|error| Failure::at(&path)(error.into()))
+        serde_json::from_str(&text).map_err(|error| Failure::Index {
+            path: path.display().to_string(),
+            error,
+        })
     }
 
     fn write(&self, index: &Index) -> Result<(), Failure> {
@@ -168,6 +198,7 @@ impl DiskImages {
     }
 
     fn make_directories(&self) -> Result<(), Failure> {
+        self.check()?;
         for directory in [
             &self.directory,
             &self.directory.join(ROOTS),
@@ -244,11 +275,7 @@ impl DiskImages {
         Ok(lock)
     }
 
-    fn import_now(
-        &self,
-        source: &Path,
-        progress: &ImageProgress,
-    ) -> Result<ImportedImage, Failure> {
+    fn import_now(&self, source: &Path, progress: &Progress) -> Result<ImportedImage, Failure> {
         let _lock = self.lock()?;
         let staging = tempfile::Builder::new()
             .prefix(STAGING)
@@ -278,6 +305,9 @@ impl DiskImages {
                 )));
             }
             Some(Files::of_directory(source))
+        } else if !found.is_file() {
+            let what = "it is no file and no directory; write a pipe to a file first";
+            return Err(Failure::Wrong(what.to_owned()));
         } else {
             match form(source)? {
                 Form::Tree => None,
@@ -342,7 +372,7 @@ impl DiskImages {
         one: &Layer,
         room: &mut Room,
         read: &mut u64,
-        progress: &ImageProgress,
+        progress: &Progress,
     ) -> Result<u64, Failure> {
         let mut counted = Counted::new(plain(&one.path, progress)?, read);
         let skipped = layer(tree, &mut counted, room, true)?;
@@ -412,11 +442,26 @@ fn remove_unused(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The image of a name, an id, or of the beginning of an id that no other has.
+/// A reference without its tag.
+fn untagged(name: &str) -> &str {
+    match name.rsplit_once(':') {
+        Some((repository, tag)) if !tag.contains('/') => repository,
+        _ => name,
+    }
+}
+
+/// The image of a name, an id, the beginning of an id that no other has, or a repository with an id as its digest.
 fn position(index: &Index, image: &str) -> Option<usize> {
     let named = |entry: &Entry| entry.names.iter().any(|name| name == image);
     if let Some(at) = index.images.iter().position(named) {
         return Some(at);
+    }
+    // One of this name once, by what it is.
+    if let Some((repository, digits)) = image.split_once("@sha256:") {
+        let repository = untagged(repository);
+        return index.images.iter().position(|entry| {
+            entry.id == digits && entry.names.iter().any(|name| untagged(name) == repository)
+        });
     }
     let digits = image.strip_prefix("sha256:").unwrap_or(image);
     if digits.len() < 12 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -433,12 +478,15 @@ fn position(index: &Index, image: &str) -> Option<usize> {
     }
 }
 
-/// What every image has, whatever its layers say: the files of `/etc` that are the same in every sandbox.
+/// What every image has, whatever its layers say: the files of `/etc` that are the same in every sandbox, and `/usr`,
+/// which is looked at in each of them.
 fn finish(tree: &Tree, root: &Path) -> Result<(), Failure> {
     let wrong = |error: io::Error| Failure::at(root)(error);
     let etc = Path::new("etc");
-    tree.make_directory(Path::new(""), etc.as_os_str())
-        .map_err(wrong)?;
+    for directory in [etc, Path::new("usr")] {
+        let made = tree.make_directory(Path::new(""), directory.as_os_str());
+        made.map_err(wrong)?;
+    }
     for (name, text) in ETC_OWN {
         let file = tree.file(etc, name.as_ref(), false);
         let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
@@ -451,6 +499,15 @@ fn finish(tree: &Tree, root: &Path) -> Result<(), Failure> {
         return Err(Refused::new(Path::new("/"), &why).into());
     }
     Ok(())
+}
+
+/// Set when it is dropped.
+struct GivenUp(Arc<AtomicBool>);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Does it where it may take long.
@@ -503,6 +560,12 @@ impl ImageStore for DiskImages {
         progress: ImageProgress,
     ) -> Result<ImportedImage, PortError> {
         let (store, source) = (self.clone(), source.to_owned());
+        let progress = Progress {
+            told: progress,
+            given_up: Arc::default(),
+        };
+        // Whoever gives this future up ends the work.
+        let _given_up = GivenUp(Arc::clone(&progress.given_up));
         apart(move || {
             let imported = store.import_now(&source, &progress);
             imported.map_err(|failure| failure.port(format!("cannot import {}", source.display())))

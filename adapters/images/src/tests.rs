@@ -348,6 +348,24 @@ fn what_is_no_archive_is_told() {
         (b"".to_vec(), "it has no entries"),
         (b"hello".to_vec(), "cannot be read"),
         (vec![0; 4096], "it has no entries"),
+        (b"\xfd7zXZ\0...".to_vec(), "it is compressed by xz"),
+        (b"BZh91AY".to_vec(), "it is compressed by bzip2"),
+        (b"PK\x03\x04...".to_vec(), "it is a zip"),
+        // Cut between two entries, and in the middle of the compressed.
+        (Tar::default().file("usr/a", "a").0, "its end is missing"),
+        (
+            gzip(&Tar::default().file("usr/a", "a").end())[..60].to_vec(),
+            "it cannot be read",
+        ),
+        (
+            Tar::default()
+                .file(
+                    "manifest.json",
+                    r#"[{"Config": "a", "RepoTags": ["x:1"], "Layers": []}, {"Config": "b", "Layers": []}]"#,
+                )
+                .end(),
+            "it holds 2 images (x:1), save one alone",
+        ),
         (gzip(b"hello"), "cannot be read"),
         (
             Tar::default().file("usr/a", &"a".repeat(5000)).0[..2000].to_vec(),
@@ -355,7 +373,7 @@ fn what_is_no_archive_is_told() {
         ),
         (
             Tar::default().file("manifest.json", "[]").end(),
-            "it holds 0 images, give one",
+            "it holds 0 images (), save one alone",
         ),
         (
             Tar::default().file("index.json", "{").end(),
@@ -374,6 +392,12 @@ fn what_is_no_archive_is_told() {
     }
     let told = place.import(place.home.path()).unwrap_err().chain();
     assert!(told.contains("is a directory and no OCI layout"), "{told}");
+    let told = place.import(Path::new("/dev/zero")).unwrap_err().chain();
+    assert!(told.contains("it is no file and no directory"), "{told}");
+    // What it says is not repeated as it is.
+    let told = place.given("x", format!("\x1b[2J\n{}", "x".repeat(4096)).as_bytes());
+    let told = place.import(&told).unwrap_err().chain();
+    assert!(!told.contains(['\x1b', '\n']) && told.len() < 400, "{told}");
     let told = place.import(Path::new("/nowhere/x")).unwrap_err();
     assert_eq!(
         told.hint.as_deref(),
@@ -552,6 +576,66 @@ fn what_an_image_says_of_itself_is_checked() {
 }
 
 #[test]
+fn a_place_that_others_may_write_to_is_refused() {
+    let place = place();
+    place.import_tar(Tar::default().file("usr/a", "1")).unwrap();
+    let listed = || run(place.store.list()).map(|all| all.len());
+    assert_eq!(listed().map_err(|error| error.chain()), Ok(1));
+    let directory = place.home.path().join("images");
+    for writable in [directory.clone(), directory.join("roots")] {
+        let mode = |mode| fs::set_permissions(&writable, fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o757);
+        let told = listed().unwrap_err();
+        assert_eq!(told.kind, PortErrorKind::Denied);
+        let chain = told.chain();
+        assert!(chain.ends_with("others may write to it"), "{chain}");
+        let tar = Tar::default().file("usr/a", "2");
+        assert!(place.import_tar(tar).is_err());
+        mode(0o755);
+        assert_eq!(listed().map_err(|error| error.chain()), Ok(1));
+    }
+}
+
+#[test]
+fn an_import_that_nobody_waits_for_ends() {
+    let place = place();
+    let tar = Tar::default().file("usr/a", &"a".repeat(1 << 20)).end();
+    let source = place.given("x", &tar);
+    let (begun, begins) = std::sync::mpsc::channel();
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let gone = std::sync::Mutex::new(gone);
+    let progress = move |_, _| {
+        if begun.send(()).is_ok() {
+            let _ = gone.lock().unwrap().recv();
+        }
+    };
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    tokio.block_on(async {
+        let mut import = std::pin::pin!(place.store.import(&source, Arc::new(progress)));
+        assert!(poll_once(import.as_mut()).await.is_none());
+        begins.recv().unwrap();
+    });
+    drop(go);
+    // It waits for the work, which ends soon.
+    drop(tokio);
+    assert!(run(place.store.list()).unwrap().is_empty());
+    place.nothing_is_left();
+}
+
+/// Looks once whether it is done.
+async fn poll_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+    std::future::poll_fn(|context| {
+        std::task::Poll::Ready(match future.as_mut().poll(context) {
+            std::task::Poll::Ready(done) => Some(done),
+            std::task::Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+#[test]
 fn names_are_of_one_image() {
     let place = place();
     let one = place
@@ -580,6 +664,20 @@ fn names_are_of_one_image() {
     assert_eq!(found("docker.io/library/x:2"), Ok(one.id.clone()));
     assert_eq!(found(&one.id[..12]), Ok(one.id.clone()));
     assert_eq!(found(&format!("sha256:{}", one.id)), Ok(one.id.clone()));
+    // Only one that has the repository's name.
+    let pinned = |name: &str, id: &str| found(&format!("{name}@sha256:{id}"));
+    assert_eq!(pinned("docker.io/library/x", &one.id), Ok(one.id.clone()));
+    assert_eq!(
+        pinned("docker.io/library/x:9", &other.id),
+        Ok(other.id.clone())
+    );
+    for (name, id) in [
+        ("docker.io/library/y", one.id.as_str()),
+        ("docker.io/library/x", &one.id[..63]),
+        ("docker.io/library/x", ""),
+    ] {
+        assert_eq!(pinned(name, id), Err(PortErrorKind::NotFound));
+    }
     for none in ["x", "", &one.id[..11], "docker.io/library/x:3", "../roots"] {
         assert_eq!(found(none), Err(PortErrorKind::NotFound), "{none}");
     }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use tar::{Archive, EntryType, PaxExtensions};
 
+use crate::source::copy;
 use crate::tree::{Tree, place};
 use crate::{Failure, Refused};
 
@@ -128,9 +129,8 @@ pub(crate) fn layer(
                     .ok_or_else(|| Refused::new(&path, "the image is too large"))?;
                 let program = entry.header().mode().map_err(Failure::Read)? & 0o111 != 0;
                 let mut file = tree.file(&above, &name, program).map_err(wrong)?;
-                let copied = io::copy(&mut entry, &mut file).map_err(wrong)?;
-                if copied != size {
-                    return Err(wrong(io::ErrorKind::UnexpectedEof.into()));
+                if copy(&mut entry, &mut file, wrong)? != size {
+                    return Err(Failure::Read(io::ErrorKind::UnexpectedEof.into()));
                 }
                 file.flush().map_err(wrong)?;
             }

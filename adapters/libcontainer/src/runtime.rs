@@ -1,6 +1,7 @@
 //! The server's side: starts the helper processes and implements the port over their socket.
 
 use std::collections::HashMap;
+use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -31,6 +32,7 @@ use crate::cgroup;
 use crate::protocol::{
     Effective, Exit, Failure, Limits, MAX_MESSAGE, Message, Operation, Request, Success,
 };
+use crate::rootfs::WORK;
 
 /// Version of the library that makes the containers.
 const LIBCONTAINER: &str = "0.7";
@@ -336,14 +338,23 @@ impl LibcontainerRuntime {
 
     /// Where the root file system of an image is.
     fn image(&self, id: &str) -> Result<PathBuf, PortError> {
-        root_of(self.roots.as_deref(), id).map_err(|why| {
+        let root = root_of(self.roots.as_deref(), id).map_err(|why| {
             let shown: String = id.escape_debug().take(80).collect();
             let kind = match why {
                 NoRoot::NotThere => PortErrorKind::NotFound,
                 NoRoot::NoId | NoRoot::NoPlace => PortErrorKind::Unsupported,
             };
             PortError::new(kind, format!("image {shown}: {why}"))
-        })
+        })?;
+        // Where the nursery has its own files instead.
+        match fs::canonicalize(&root) {
+            Ok(real) if real.starts_with(WORK) => {
+                let what = format!("images below {WORK} cannot be used: {}", root.display());
+                Err(PortError::new(PortErrorKind::Unsupported, what)
+                    .with_hint("name another directory for images (`images.directory`)"))
+            }
+            _ => Ok(root),
+        }
     }
 
     /// Starts the helpers, so that the first run does not wait for them.

@@ -81,6 +81,11 @@ impl Fault {
                 Some("name the socket of Podman 4.0 or newer in CONTAINER_HOST"),
             ),
         };
+        let attempt = attempt.into();
+        let attempt = match &self {
+            Self::Socket(error) => format!("{attempt}: {error}"),
+            _ => attempt,
+        };
         let failed = PortError::new(kind, attempt).with_source(self);
         match hint {
             Some(hint) => failed.with_hint(hint),

@@ -84,6 +84,9 @@ struct ConfAddress {
     uri: String,
 }
 
+/// Where the configuration for all users is: containers.conf(5).
+const OF_ALL: &str = "/etc/containers";
+
 impl Endpoint {
     /// The engine that this environment of a user names, whether it answers or not.
     ///
@@ -104,11 +107,20 @@ impl Endpoint {
         if let Some(name) = set("CONTAINER_CONNECTION") {
             let config = set("XDG_CONFIG_HOME")
                 .map(PathBuf::from)
-                .or_else(|| Some(Path::new(&set("HOME")?).join(".config")));
-            let found = config.map_or(Err("HOME is not set".to_owned()), |config| {
-                connection(&config.join("containers"), &name)
-            });
-            return match found {
+                .or_else(|| Some(Path::new(&set("HOME")?).join(".config")))
+                .map(|config| config.join("containers"));
+            let mut files = Vec::new();
+            if let Some(config) = &config {
+                files.push(config.join("podman-connections.json"));
+            }
+            match (set("CONTAINERS_CONF"), config) {
+                (Some(file), _) => files.push(file.into()),
+                (None, own) => {
+                    let places = own.into_iter().chain([PathBuf::from(OF_ALL)]);
+                    files.extend(places.map(|place| place.join("containers.conf")));
+                }
+            }
+            return match connection(&files, &name) {
                 Ok(address) => Self::parse(&address, format!("connection {name}")),
                 Err(why) => Err(EndpointError::Connection { name, why }),
             };
@@ -138,30 +150,35 @@ impl Endpoint {
     }
 }
 
-/// The address of a connection: of the first file that has it.
-fn connection(directory: &Path, name: &str) -> Result<String, String> {
-    let read = |file: &str| {
-        let path = directory.join(file);
-        match text(&path) {
-            Ok(text) => Ok(text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-            Err(error) => Err(format!("{}: {error}", path.display())),
-        }
-    };
-    let json = read("podman-connections.json")?;
-    if !json.is_empty() {
-        let json: Json = serde_json::from_str(&json)
-            .map_err(|error| format!("podman-connections.json: {error}"))?;
-        if let Some(found) = json.connection.connections.get(name) {
-            return Ok(found.uri.clone());
+/// The address of a connection: of the first file that has it. Those of Podman 5 are JSON.
+fn connection(files: &[PathBuf], name: &str) -> Result<String, String> {
+    for path in files {
+        let shown = path.display();
+        let text = match text(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(format!("{shown}: {error}")),
+        };
+        let found = if path.extension().is_some_and(|kind| kind == "json") {
+            let json: Json =
+                serde_json::from_str(&text).map_err(|error| format!("{shown}: {error}"))?;
+            let found = json.connection.connections.get(name);
+            found.map(|found| found.uri.clone())
+        } else {
+            let conf: Conf =
+                toml::from_str(&text).map_err(|error| format!("{shown}: {}", error.message()))?;
+            let found = conf.engine.service_destinations.get(name);
+            found.map(|found| found.uri.clone())
+        };
+        if let Some(address) = found {
+            return Ok(address);
         }
     }
-    let conf: Conf = toml::from_str(&read("containers.conf")?)
-        .map_err(|error| format!("containers.conf: {}", error.message()))?;
-    let found = conf.engine.service_destinations.get(name);
-    found
-        .map(|found| found.uri.clone())
-        .ok_or_else(|| "there is none of this name".to_owned())
+    let files: Vec<String> = files
+        .iter()
+        .map(|file| file.display().to_string())
+        .collect();
+    Err(format!("it is in none of {}", files.join(", ")))
 }
 
 fn text(path: &Path) -> io::Result<String> {
@@ -222,9 +239,13 @@ mod tests {
             let home = home.path().to_str().unwrap();
             found(&[("HOME", home), ("CONTAINER_CONNECTION", name)], 7)
         };
-        let none = "connection \"box\" of podman: there is none of this name; \
-                    `podman system connection list` tells which there are";
-        assert_eq!(named("box"), Err(none.to_owned()));
+        let own = directory.display();
+        let none = format!(
+            "connection \"box\" of podman: it is in none of {own}/podman-connections.json, \
+             {own}/containers.conf, /etc/containers/containers.conf; `podman system connection list` \
+             tells which there are"
+        );
+        assert_eq!(named("box"), Err(none));
         let conf = "[engine.service_destinations.box]\nuri = \"unix:///conf\"\n";
         fs::write(directory.join("containers.conf"), conf).unwrap();
         assert_eq!(named("box"), socket("/conf", "connection box"));
@@ -237,6 +258,15 @@ mod tests {
                 .unwrap_err()
                 .starts_with("\"ssh://a@b/run/podman.sock\" (connection far)")
         );
+        let other = home.path().join("other.conf");
+        fs::write(&other, conf.replace("box", "other")).unwrap();
+        let variables = [
+            ("HOME", home.path().to_str().unwrap()),
+            ("CONTAINERS_CONF", other.to_str().unwrap()),
+            ("CONTAINER_CONNECTION", "other"),
+        ];
+        assert_eq!(found(&variables, 0), socket("/conf", "connection other"));
+        assert!(named("other").is_err());
         fs::write(directory.join("podman-connections.json"), "{").unwrap();
         assert!(
             named("box")

@@ -85,12 +85,12 @@ pub(crate) fn start(
         Runner::Python => (
             python::command(),
             python::ends(reserved),
-            "there is no python3 in the sandbox; install Python 3 on the host (in /usr)",
+            "there is no python3 in the sandbox; install Python 3 on the host (in /usr), or use an image that has it",
         ),
         Runner::R => (
             r::command()?,
             r::ends(reserved),
-            "there is no R in the sandbox; install R on the host (in /usr)",
+            "there is no R in the sandbox; install R on the host (in /usr), or use an image that has it",
         ),
     };
     let Ends { theirs, ours } = ends.map_err(say)?;

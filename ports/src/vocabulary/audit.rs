@@ -20,6 +20,10 @@ pub enum AuditKind {
     ContainerStop,
     /// A sandbox was removed.
     ContainerRemove,
+    /// An image was made, or given a name.
+    ImageImport,
+    /// An image, or a name of one, was removed.
+    ImageRemove,
     /// How strong the sandbox proved to be.
     SandboxVerdict,
     /// A barrier was found broken, or somebody tried to pass one.
@@ -28,7 +32,7 @@ pub enum AuditKind {
 
 impl AuditKind {
     /// Every kind.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::ExecutionRequest,
         Self::ExecutionResult,
         Self::ExecutionRefused,
@@ -36,6 +40,8 @@ impl AuditKind {
         Self::ContainerStart,
         Self::ContainerStop,
         Self::ContainerRemove,
+        Self::ImageImport,
+        Self::ImageRemove,
         Self::SandboxVerdict,
         Self::SecurityViolation,
     ];
@@ -50,6 +56,8 @@ impl AuditKind {
             Self::ContainerStart => "container.start",
             Self::ContainerStop => "container.stop",
             Self::ContainerRemove => "container.remove",
+            Self::ImageImport => "image.import",
+            Self::ImageRemove => "image.remove",
             Self::SandboxVerdict => "sandbox.verdict",
             Self::SecurityViolation => "security.violation",
         }

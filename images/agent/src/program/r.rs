@@ -23,7 +23,7 @@ pub(super) fn command() -> Result<Command, String> {
         file.take(MAX_WRAPPER).read_to_end(&mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     });
-    let wrapper = wrapper.ok_or("there is no R in the sandbox; install R on the host (in /usr)")?;
+    let wrapper = wrapper.ok_or("there is no R in the sandbox; install R on the host (in /usr), or use an image that has it")?;
     let home = assigned(&wrapper, "R_HOME_DIR")
         .ok_or("the command R of the sandbox does not say where R is (R_HOME_DIR)")?;
     let mut command = interpreter(&format!("{home}/bin/exec/R"));
