@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::engines::{ALL_FRESH, forge_command, nonce};
+use crate::engines::{ALL_FRESH, ENGINE_FRESH, forge_command, nonce};
 use crate::mcp::Client;
 use crate::procs::{self, Process};
 use crate::proof::{DIRECTORIES, Judge, PLAIN, Proof, program};
@@ -41,6 +41,10 @@ impl Forge {
         command.arg("serve").envs(settings.iter().copied());
         let (client, _) = Client::start(command, &state.join("stderr"))?;
         let judge = Judge::new(fresh)?;
+        let judge = match fresh == ENGINE_FRESH {
+            true => judge.of_engine(),
+            false => judge,
+        };
         let mut forge = Self { client, judge };
         forge.run()?;
         Ok(forge)
