@@ -187,7 +187,10 @@ impl Adapter {
                 let runtime = DockerRuntime::new(docker, &mcp_forge_guest::PLACED, roots);
                 Ok(Self::Docker(Arc::new(runtime)))
             }
-            _ => bail!("this mcp-forge was compiled without runtime-{kind}"),
+            _ => {
+                let _ = roots;
+                bail!("this mcp-forge was compiled without runtime-{kind}")
+            }
         }
     }
 
