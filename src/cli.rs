@@ -59,7 +59,7 @@ pub(crate) enum Command {
     /// Verifies and reads the audit log
     #[command(subcommand)]
     Audit(Audit),
-    /// Imports, pulls, lists and removes the images that sandboxes may be made of
+    /// Builds, imports, pulls, lists and removes the images that sandboxes may be made of
     #[command(subcommand)]
     Images(Images),
 }
@@ -78,6 +78,29 @@ pub(crate) enum Images {
         /// Its name, such as mcp-forge/python:3.13; by default what the archive calls it
         #[arg(long, value_name = "REFERENCE")]
         name: Option<String>,
+    },
+    /// Builds an image: Python, R or both with their usual packages, or what a Containerfile says
+    #[command(
+        after_help = "python, r and kernels are built by podman or docker on an official base, or, where no engine answers, of Debian 12 \
+                      packages (with mmdebstrap). Their arguments: PYTHON=3.11, 3.12 or 3.13; R=4.4.2; BASE=REFERENCE; \
+                      INSTALL=apt, pip, cran or none. A Containerfile has no files to copy."
+    )]
+    Build {
+        /// python, r, kernels, or the path of a Containerfile
+        #[arg(value_name = "IMAGE")]
+        image: String,
+        /// Its name; by default mcp-forge/IMAGE
+        #[arg(long, value_name = "REFERENCE")]
+        name: Option<String>,
+        /// Who builds it; by default the engine of `runtime.kind`, else the first that answers, else debian
+        #[arg(long, value_parser = ["podman", "docker", "debian"], value_name = "podman|docker|debian")]
+        with: Option<String>,
+        /// Value of an ARG of the Containerfile; may be given several times
+        #[arg(long = "build-arg", value_name = "NAME=VALUE")]
+        arguments: Vec<String>,
+        /// Network of the build's commands, as the engine calls it, such as none or host
+        #[arg(long, value_name = "MODE")]
+        network: Option<String>,
     },
     /// Gets an image from a registry
     #[command(

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail};
 use async_trait::async_trait;
 use mcp_forge_audit_file::FileAuditLog;
+use mcp_forge_build::{BuildEngine, DebianBuilder, EngineBuilder};
 use mcp_forge_domain::{ExecutionPolicy, RunPorts, RunService};
 use mcp_forge_guest::StreamGuest;
 use mcp_forge_images::{Bounds, DiskImages};
 use mcp_forge_ports::PortError;
-use mcp_forge_ports::driven::{AuditLog, ContainerRuntime};
+use mcp_forge_ports::driven::{AuditLog, ContainerRuntime, ImageBuilder};
 use mcp_forge_spool::SpoolStore;
 
 use crate::automatic::{Automatic, Candidate, Choice};
@@ -349,6 +350,72 @@ pub(crate) fn image_store(settings: &Settings) -> anyhow::Result<DiskImages> {
         ..Bounds::default()
     };
     Ok(DiskImages::new(settings.images_path()?, bounds))
+}
+
+/// Who builds images.
+pub(crate) struct Builder {
+    pub(crate) port: Box<dyn ImageBuilder>,
+    /// Whether it builds Containerfiles, or else sets of packages.
+    pub(crate) engine: bool,
+    /// Its name for a person, and why it is not another one.
+    pub(crate) name: String,
+}
+
+/// The builder that is asked for, else the engine of the runtime, the first engine that answers, or, without one, Debian's
+/// packages.
+///
+/// # Errors
+///
+/// When the one that is asked for is not there.
+pub(crate) async fn image_builder(
+    asked: Option<&str>,
+    runtime: Option<&str>,
+    settings: &Settings,
+) -> anyhow::Result<Builder> {
+    let runtime = runtime.or(settings.runtime().map(|(kind, _)| kind));
+    let asked = asked.or(runtime.filter(|kind| ENGINES.contains(kind)));
+    let mut passed = String::new();
+    for kind in ENGINES {
+        if asked.is_some_and(|asked| asked != kind) {
+            continue;
+        }
+        match engine_version(kind, settings).await {
+            Ok(version) => {
+                let socket = engine_socket(kind)?;
+                let engine = match kind {
+                    "podman" => BuildEngine::Podman,
+                    _ => BuildEngine::Docker,
+                };
+                let most = settings.image_bytes();
+                return Ok(Builder {
+                    port: Box::new(EngineBuilder::new(engine, socket, most)),
+                    engine: true,
+                    name: format!("{kind} {version}"),
+                });
+            }
+            Err(why) if asked.is_some() => bail!("cannot build with {kind}: {why}"),
+            Err(why) => passed.push_str(&format!("; not {kind}: {why}")),
+        }
+    }
+    Ok(Builder {
+        port: Box::new(DebianBuilder),
+        engine: false,
+        name: format!("Debian packages{passed}"),
+    })
+}
+
+/// Where an engine answers.
+fn engine_socket(kind: &str) -> anyhow::Result<PathBuf> {
+    match kind {
+        #[cfg(feature = "runtime-podman")]
+        "podman" => {
+            let user = nix::unistd::geteuid().as_raw();
+            Ok(mcp_forge_podman::Endpoint::find(|name| std::env::var_os(name), user)?.socket)
+        }
+        #[cfg(feature = "runtime-docker")]
+        "docker" => Ok(mcp_forge_docker::Endpoint::find(|name| std::env::var_os(name))?.socket),
+        _ => bail!("this mcp-forge was compiled without runtime-{kind}"),
+    }
 }
 
 /// The audit log, which is written from now on.

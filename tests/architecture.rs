@@ -21,11 +21,12 @@ struct Member {
     tests: &'static [&'static str],
 }
 
-const MEMBERS: [Member; 16] = [
+const MEMBERS: [Member; 17] = [
     Member {
         name: "mcp-forge",
         internal: &[
             "mcp-forge-audit-file",
+            "mcp-forge-build",
             "mcp-forge-docker",
             "mcp-forge-domain",
             "mcp-forge-podman",
@@ -63,7 +64,13 @@ const MEMBERS: [Member; 16] = [
             "uuid",
             "yaml-rust2",
         ],
-        tests: &["cargo_metadata", "libtest-mimic", "proptest", "tempfile"],
+        tests: &[
+            "cargo_metadata",
+            "libtest-mimic",
+            "proptest",
+            "tar",
+            "tempfile",
+        ],
     },
     Member {
         name: "mcp-forge-ports",
@@ -112,6 +119,28 @@ const MEMBERS: [Member; 16] = [
             "tracing",
         ],
         tests: &["tempfile", "tokio"],
+    },
+    Member {
+        name: "mcp-forge-build",
+        internal: &["mcp-forge-engine", "mcp-forge-ports"],
+        external: &[
+            "anstream",
+            "async-trait",
+            "bytes",
+            "http-body-util",
+            "hyper",
+            "hyper-util",
+            "percent-encoding",
+            "rustix",
+            "serde",
+            "serde_json",
+            "tar",
+            "thiserror",
+            "tokio",
+            "tracing",
+            "uuid",
+        ],
+        tests: &[],
     },
     Member {
         name: "mcp-forge-images",

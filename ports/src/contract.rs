@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod barriers;
+mod image_builder;
 mod life;
 mod limits;
 mod programs;
@@ -21,6 +22,8 @@ use futures::future::BoxFuture;
 
 use crate::driven::{ContainerRuntime, Guest};
 use crate::vocabulary::SandboxId;
+
+pub use image_builder::{BuilderCase, BuilderSubject, builder_cases};
 
 /// One statement of the contract of `ContainerRuntime`.
 #[derive(Clone, Copy)]

@@ -1,9 +1,12 @@
 //! `mcp-forge images`: the images that sandboxes may be made of.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -14,16 +17,40 @@ use mcp_forge_ports::PortError;
 use mcp_forge_ports::driven::{
     AuditLog, IdKind, IdSource, ImageProgress, ImageRegistry, ImageStore,
 };
-use mcp_forge_ports::vocabulary::{AuditEvent, AuditKind, Image, ImportedImage, Severity};
+use mcp_forge_ports::vocabulary::{
+    AuditEvent, AuditKind, Image, ImageRecipe, ImportedImage, Severity,
+};
 use mcp_forge_registry::Registry;
 use serde_json::{Value, json};
 
 use super::signals::{Endings, status};
 use super::{counted, plain, print, printed, say};
 use crate::cli::Images;
-use crate::compose::{audit_log, image_store};
+use crate::compose::{Builder, audit_log, image_builder, image_store};
 use crate::settings::Settings;
 use crate::world::RandomIds;
+
+/// The images of this project, and what an engine builds them of.
+const OWN_IMAGES: [(&str, &str); 3] = [
+    (
+        "python",
+        include_str!("../../images/containers/python/Containerfile"),
+    ),
+    ("r", include_str!("../../images/containers/r/Containerfile")),
+    (
+        "kernels",
+        include_str!("../../images/containers/kernels/Containerfile"),
+    ),
+];
+
+/// Longest Containerfile, bytes.
+const MAX_CONTAINERFILE: u64 = 1 << 20;
+
+/// Lines of a build that failed which are shown.
+const LAST_LINES: usize = 20;
+
+/// Between two moves of what shows that something goes on.
+const TICK: Duration = Duration::from_millis(100);
 
 /// Digits of an id that are shown, as engines do.
 const SHOWN: usize = 12;
@@ -33,9 +60,13 @@ const SHOWN: usize = 12;
 /// # Errors
 ///
 /// What kept it from that, with the remedy.
-pub(crate) async fn images(command: &Images, settings: &Settings) -> anyhow::Result<ExitCode> {
+pub(crate) async fn images(
+    command: &Images,
+    runtime: Option<&str>,
+    settings: &Settings,
+) -> anyhow::Result<ExitCode> {
     let mut signals = Endings::catch()?;
-    let done = work(command, settings);
+    let done = work(command, runtime, settings);
     tokio::select! {
         done = done => done,
         signal = signals.next() => {
@@ -45,7 +76,11 @@ pub(crate) async fn images(command: &Images, settings: &Settings) -> anyhow::Res
     }
 }
 
-async fn work(command: &Images, settings: &Settings) -> anyhow::Result<ExitCode> {
+async fn work(
+    command: &Images,
+    runtime: Option<&str>,
+    settings: &Settings,
+) -> anyhow::Result<ExitCode> {
     let store = image_store(settings)?;
     let with_log = || -> anyhow::Result<Keeper> {
         Ok(Keeper {
@@ -59,6 +94,17 @@ async fn work(command: &Images, settings: &Settings) -> anyhow::Result<ExitCode>
             let registry = Registry::new(settings.image_bytes());
             let keeper = with_log()?;
             keeper.pull(&registry, reference, name.as_deref()).await
+        }
+        Images::Build {
+            image,
+            name,
+            with,
+            arguments,
+            network,
+        } => {
+            let build = Build::new(image, name.as_deref(), arguments, network.as_deref())?;
+            let builder = image_builder(with.as_deref(), runtime, settings).await?;
+            with_log()?.build(build, &builder).await
         }
         Images::List { json } => list(&store, *json).await,
         Images::Remove { images } => with_log()?.remove(images).await,
@@ -154,6 +200,40 @@ impl Keeper {
         self.named(&imported, name.or(own), &full, &again).await
     }
 
+    async fn build(&self, build: Build, builder: &Builder) -> anyhow::Result<ExitCode> {
+        let (name, image, by) = (build.name.clone(), build.image.clone(), &builder.name);
+        let recipe = build.recipe(builder)?;
+        say(&format!("mcp-forge: building {} with {by}", plain(&image)));
+        let beside = self.store.beside().await.map_err(told)?;
+        let archive = beside.path().join("image.tar");
+        let bar = ProgressBar::new_spinner().with_message("building");
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(TICK);
+        let last = Arc::new(Mutex::new(VecDeque::new()));
+        let (shown, kept) = (bar.clone(), Arc::clone(&last));
+        let log = move |line: &str| {
+            shown.set_message(line.to_owned());
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.push_back(line.to_owned());
+            if kept.len() > LAST_LINES {
+                kept.pop_front();
+            }
+        };
+        let built = builder.port.build(&recipe, &archive, Arc::new(log)).await;
+        bar.finish_and_clear();
+        if let Err(error) = built {
+            let last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            last.iter().for_each(|line| say(line));
+            return Err(told(error));
+        }
+        let imported = self.unpack(&archive).await?;
+        let again = format!("images build --name REFERENCE {image}");
+        let from = format!("{image} built with {by}");
+        self.named(&imported, Some(name), &from, &again).await
+    }
+
     async fn unpack(&self, source: &Path) -> anyhow::Result<ImportedImage> {
         let (bar, progress) = bar("unpacking");
         let imported = self.store.import(source, progress).await;
@@ -211,6 +291,91 @@ impl Keeper {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// What is to be built.
+struct Build {
+    image: String,
+    name: String,
+    containerfile: String,
+    arguments: BTreeMap<String, String>,
+    network: Option<String>,
+}
+
+impl Build {
+    fn new(
+        image: &str,
+        name: Option<&str>,
+        arguments: &[String],
+        network: Option<&str>,
+    ) -> anyhow::Result<Self> {
+        let own = OWN_IMAGES.iter().find(|(own, _)| *own == image);
+        let containerfile = match own {
+            Some((_, text)) => (*text).to_owned(),
+            None => containerfile(Path::new(image))?,
+        };
+        let name = match (name, own) {
+            (Some(name), _) => reference(name)?,
+            (None, Some((own, _))) => reference(&format!("mcp-forge/{own}"))?,
+            (None, None) => bail!("what {image:?} builds has no name; give --name"),
+        };
+        let mut values = BTreeMap::new();
+        for argument in arguments {
+            let value = argument
+                .split_once('=')
+                .filter(|(name, _)| !name.is_empty());
+            let (name, value) =
+                value.with_context(|| format!("--build-arg {argument:?} is not NAME=VALUE"))?;
+            values.insert(name.to_owned(), value.to_owned());
+        }
+        Ok(Self {
+            image: image.to_owned(),
+            name,
+            containerfile,
+            arguments: values,
+            network: network.map(str::to_owned),
+        })
+    }
+
+    /// As an engine builds it, or of packages.
+    fn recipe(self, builder: &Builder) -> anyhow::Result<ImageRecipe> {
+        if builder.engine {
+            return Ok(ImageRecipe::Containerfile {
+                text: self.containerfile,
+                arguments: self.arguments,
+                network: self.network,
+            });
+        }
+        if !OWN_IMAGES.iter().any(|(own, _)| *own == self.image) {
+            let instead = &builder.name;
+            bail!(
+                "a Containerfile is built by podman or docker, and this would be built with {instead}"
+            );
+        }
+        if !self.arguments.is_empty() || self.network.is_some() {
+            bail!(
+                "--build-arg and --network are for podman and docker; MIRROR in the environment names a mirror of Debian"
+            );
+        }
+        Ok(ImageRecipe::Packages(self.image))
+    }
+}
+
+/// The text of a Containerfile.
+fn containerfile(path: &Path) -> anyhow::Result<String> {
+    let shown = path.display();
+    let none =
+        || format!("{shown} is no Containerfile; give python, r, kernels or the path of one");
+    let file = File::open(path).with_context(none)?;
+    if !file.metadata().with_context(none)?.is_file() {
+        bail!(none());
+    }
+    let mut text = String::new();
+    let read = file.take(MAX_CONTAINERFILE + 1).read_to_string(&mut text);
+    if read.with_context(none)? as u64 > MAX_CONTAINERFILE {
+        bail!("{shown} has more than {MAX_CONTAINERFILE} bytes");
+    }
+    Ok(text)
 }
 
 /// A bar at a terminal, and who moves it.

@@ -37,7 +37,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Policy(Policy::Check { file: Some(file) }) => policy::check(file),
         Command::Policy(command) => policy::policy(command, &settings()?),
         Command::Audit(command) => audit::audit(command, settings),
-        Command::Images(command) => finish(images::images(command, &settings()?)),
+        Command::Images(command) => finish(images::images(command, runtime, &settings()?)),
         Command::Serve(serve) => finish(serve::serve(serve, runtime, &settings()?)),
         Command::Run(run) => finish(run::run(run, runtime, &settings()?)),
         Command::Doctor(doctor) => finish(doctor::doctor(doctor, runtime, &settings()?)),

@@ -13,17 +13,17 @@ use crate::subjects::{DOCKER, PODMAN, PODMAN_ROOTLESS, docker_at, podman_at};
 
 /// An engine and how it is made, for one test.
 #[derive(Clone, Copy)]
-struct Kind {
-    name: &'static str,
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
     /// The variable with the address of the engine of the tests.
-    variable: &'static str,
+    pub(crate) variable: &'static str,
     /// Its command line, to which the address follows.
-    command: [&'static str; 2],
+    pub(crate) command: [&'static str; 2],
     /// The script that starts one, and its last argument.
     script: [&'static str; 2],
 }
 
-const KINDS: [Kind; 3] = [
+pub(crate) const KINDS: [Kind; 3] = [
     Kind {
         name: "docker",
         variable: DOCKER,
@@ -67,7 +67,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 impl Kind {
     /// Nothing where the host has none and needs none.
-    fn address(&self) -> Result<Option<String>, Failed> {
+    pub(crate) fn address(&self) -> Result<Option<String>, Failed> {
         let address = std::env::var(self.variable).ok();
         if address.is_none() {
             let why = format!("{} names no engine", self.variable);
@@ -76,7 +76,7 @@ impl Kind {
         Ok(address)
     }
 
-    fn ask(&self, address: &str, arguments: &[&str]) -> Result<String, Failed> {
+    pub(crate) fn ask(&self, address: &str, arguments: &[&str]) -> Result<String, Failed> {
         let [program, option] = self.command;
         let done = Command::new(program)
             .args([option, address])
@@ -89,7 +89,7 @@ impl Kind {
     }
 }
 
-fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Failed> {
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Failed> {
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;

@@ -1,11 +1,11 @@
-//! The contract of `ContainerRuntime` (`mcp_forge_ports::contract`), held against each runtime that
-//! this host has.
+//! The contracts of ports (`mcp_forge_ports::contract`), held against each adapter that this host has what it needs for.
 //!
 //! A test program of its own, since it is also the helper of the embedded runtime. With
 //! `UPDATE_DOCS` in one process (`cargo test --test contract`) it writes `docs/parity.md`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod builders;
 mod engines;
 mod parity;
 mod subjects;
@@ -15,9 +15,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mcp_forge_ports::contract::{Case, cases};
+use mcp_forge_ports::contract::{Case, builder_cases, cases};
 
-use crate::parity::{Outcome, Table};
+use crate::engines::KINDS;
+use crate::parity::{Outcome, Outcomes, Table};
 use crate::subjects::{RUNTIMES, Runtime};
 
 /// Longest time for a case; each takes seconds at the most on an idle host.
@@ -31,43 +32,69 @@ fn main() -> ExitCode {
         let status = mcp_forge_libcontainer::helper_main(&mcp_forge_guest::PLACED);
         return u8::try_from(status).map_or(ExitCode::FAILURE, ExitCode::from);
     }
-    let table: Arc<Mutex<Table>> = Arc::default();
+    let outcomes: Arc<Mutex<Outcomes>> = Arc::default();
     let mut trials = vec![Trial::test("the_document_has_every_case", || {
-        parity::check().map_err(Failed::from)
+        parity::check(&tables()).map_err(Failed::from)
     })];
     trials.extend(engines::trials());
     for runtime in &RUNTIMES {
-        trials.extend(cases().into_iter().map(|case| trial(runtime, case, &table)));
+        trials.extend(cases().into_iter().map(|case| {
+            let name = format!("{}::{}", runtime.name, case.name);
+            trial(name, case.name, runtime.name, &outcomes, move || {
+                hold(runtime, case)
+            })
+        }));
     }
+    trials.extend(builders::trials(&outcomes));
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        parity::write(&table.lock().unwrap());
+        let outcomes = outcomes.lock().unwrap();
+        tables().iter().for_each(|table| table.write(&outcomes));
     }
     conclusion.exit_code()
 }
 
-fn trial(runtime: &'static Runtime, case: Case, table: &Arc<Mutex<Table>>) -> Trial {
-    let table = Arc::clone(table);
-    let name = format!("{}::{}", runtime.name, case.name);
+/// The tables of the document.
+fn tables() -> [Table; 2] {
+    [
+        Table {
+            name: "runtimes",
+            adapters: RUNTIMES.iter().map(|runtime| runtime.name).collect(),
+            cases: cases().iter().map(|case| case.name).collect(),
+        },
+        Table {
+            name: "builders",
+            adapters: KINDS.iter().map(|kind| kind.name).collect(),
+            cases: builder_cases().iter().map(|case| case.name).collect(),
+        },
+    ]
+}
+
+/// A case held against an adapter, whose outcome is kept for the document. It gives nothing when the contract is kept, or
+/// why that was not looked at.
+fn trial(
+    name: String,
+    case: &'static str,
+    adapter: &'static str,
+    outcomes: &Arc<Mutex<Outcomes>>,
+    hold: impl FnOnce() -> Result<Option<String>, Failed> + Send + 'static,
+) -> Trial {
+    let outcomes = Arc::clone(outcomes);
     Trial::test(name, move || {
-        let told = hold(runtime, case);
+        let told = hold();
         let outcome = match &told {
             Ok(None) => Outcome::Kept,
             Ok(Some(why)) => Outcome::Skipped(why.clone()),
             Err(_) => Outcome::Broken,
         };
-        table
-            .lock()
-            .unwrap()
-            .insert((case.name, runtime.name), outcome);
+        outcomes.lock().unwrap().insert((case, adapter), outcome);
         if let Ok(Some(why)) = &told {
-            skipped(&format!("{} ({})", case.name, runtime.name), why);
+            skipped(&format!("{case} ({adapter})"), why);
         }
         told.map(drop)
     })
 }
 
-/// Nothing when the contract is kept, or why that was not looked at.
 fn hold(runtime: &'static Runtime, case: Case) -> Result<Option<String>, Failed> {
     if let Some(why) = (runtime.missing)() {
         return missing(runtime.name, why);

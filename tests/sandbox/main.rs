@@ -10,6 +10,7 @@
 mod audit;
 mod background;
 mod bad_input;
+mod builds;
 mod client;
 mod command_line;
 mod configuration;

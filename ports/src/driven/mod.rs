@@ -10,8 +10,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::PortError;
 use crate::vocabulary::{
-    AuditEvent, EffectiveLimits, GuestEvent, GuestJob, Image, ImportedImage, RuntimeInfo,
-    SandboxExit, SandboxId, SandboxSpec, SandboxUsage,
+    AuditEvent, EffectiveLimits, GuestEvent, GuestJob, Image, ImageRecipe, ImportedImage,
+    RuntimeInfo, SandboxExit, SandboxId, SandboxSpec, SandboxUsage,
 };
 
 /// The one byte stream of a sandbox.
@@ -124,6 +124,29 @@ pub trait ImageStore: Send + Sync {
     ///
     /// `NotFound` when it is not there.
     async fn hold(&self, id: &str) -> Result<Arc<dyn Send + Sync>, PortError>;
+}
+
+/// Told each line that a build prints, without control characters.
+pub type BuildLog = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Builds images.
+#[cfg_attr(feature = "testing", mockall::automock)]
+#[async_trait]
+pub trait ImageBuilder: Send + Sync {
+    /// Builds one and writes it to the file `target`, which must not be there yet, as an archive that [`ImageStore::import`]
+    /// takes. Where it was built, nothing stays but the image that it is based on and what can be used again of a build
+    /// that failed. A build that is dropped ends, at the latest with the command that runs.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` when the recipe fails, or is for another builder; `Unreachable` when nobody builds; `LimitExceeded` when
+    /// it is too large; `Internal` when the file cannot be written. There may be a part of the file then.
+    async fn build(
+        &self,
+        recipe: &ImageRecipe,
+        target: &Path,
+        log: BuildLog,
+    ) -> Result<(), PortError>;
 }
 
 /// Where images are pulled from.

@@ -19,6 +19,6 @@ pub use outcome::{
 pub use runs::{RunBytes, RunPart, RunState, RunStatus};
 pub use sandbox::{
     CollectLimits, Display, ExecutionEnvironment, GuestEvent, GuestExit, GuestHello, GuestJob,
-    GuestMount, Image, ImportedImage, Namespaces, RunnerReport, RuntimeInfo, SandboxExit,
-    SandboxId, SandboxRoot, SandboxSpec, SandboxUsage, SandboxVerdict,
+    GuestMount, Image, ImageRecipe, ImportedImage, Namespaces, RunnerReport, RuntimeInfo,
+    SandboxExit, SandboxId, SandboxRoot, SandboxSpec, SandboxUsage, SandboxVerdict,
 };

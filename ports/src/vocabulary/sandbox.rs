@@ -63,6 +63,23 @@ pub struct ImportedImage {
     pub skipped: u64,
 }
 
+/// What an image is built of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ImageRecipe {
+    /// A Containerfile (containers-common, `Containerfile.5`) that copies no files: there are none.
+    Containerfile {
+        /// It.
+        text: String,
+        /// The values of its `ARG`s.
+        arguments: BTreeMap<String, String>,
+        /// The network of its commands, as the engine calls it (`none`, `host`); the engine's own without.
+        network: Option<String>,
+    },
+    /// A set of Debian packages: `python`, `r` or `kernels`.
+    Packages(String),
+}
+
 /// One sandbox, resolved. A runtime obeys it or answers `Unsupported`; it never weakens it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxSpec {
