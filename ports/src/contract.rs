@@ -9,6 +9,7 @@
 
 mod barriers;
 mod image_builder;
+mod image_store;
 mod life;
 mod limits;
 mod programs;
@@ -24,6 +25,7 @@ use crate::driven::{ContainerRuntime, Guest};
 use crate::vocabulary::SandboxId;
 
 pub use image_builder::{BuilderCase, BuilderSubject, builder_cases};
+pub use image_store::{StoreCase, StoreSubject, store_cases};
 
 /// One statement of the contract of `ContainerRuntime`.
 #[derive(Clone, Copy)]
@@ -126,7 +128,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::testing::{FakeGuest, FakeRuntime, Journal};
+    use crate::testing::{FakeGuest, FakeImages, FakeRuntime, Journal};
 
     struct Vanisher(Arc<FakeRuntime>);
 
@@ -153,6 +155,29 @@ mod tests {
                 case.run(subject).await;
                 assert_eq!(runtime.existing(), Vec::<String>::new(), "{}", case.name);
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_fake_of_a_store_keeps_its_contract() {
+        for case in store_cases() {
+            let directory =
+                std::env::temp_dir().join(format!("forge-{}-{}", case.name, std::process::id()));
+            std::fs::create_dir(&directory).unwrap();
+            let images = FakeImages::default();
+            let kept = images.clone();
+            let subject = StoreSubject {
+                store: Arc::new(images.clone()),
+                other: Arc::new(images),
+                directory: directory.clone(),
+                archive: |path, contents| {
+                    std::fs::write(path, [b"image:", contents].concat()).unwrap();
+                },
+                hostile: |path| std::fs::write(path, "image:../").unwrap(),
+                kept: Arc::new(move || kept.kept()),
+            };
+            case.run(subject).await;
+            std::fs::remove_dir_all(directory).unwrap();
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod clock;
 mod guest;
+mod images;
 mod runtime;
 mod support;
 
@@ -16,5 +17,6 @@ pub use crate::driven::{
 pub use crate::driving::{MockCodeExecution, MockRunObserver, MockRuns};
 pub use clock::FakeClock;
 pub use guest::{FakeGuest, GuestStep, host_namespaces, sound_hello};
+pub use images::FakeImages;
 pub use runtime::{FakeRuntime, RuntimeCall, enforced_as_asked};
 pub use support::{FakeAudit, FakeBackground, FakeBlobs, FakeIds, FakeObserver, Journal};

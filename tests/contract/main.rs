@@ -8,6 +8,7 @@
 mod builders;
 mod engines;
 mod parity;
+mod stores;
 mod subjects;
 
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mcp_forge_ports::contract::{Case, builder_cases, cases};
+use mcp_forge_ports::contract::{Case, builder_cases, cases, store_cases};
 
 use crate::engines::KINDS;
 use crate::parity::{Outcome, Outcomes, Table};
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
             })
         }));
     }
+    trials.extend(stores::trials(&outcomes));
     trials.extend(builders::trials(&outcomes));
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
     if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -55,12 +57,17 @@ fn main() -> ExitCode {
 }
 
 /// The tables of the document.
-fn tables() -> [Table; 2] {
+fn tables() -> [Table; 3] {
     [
         Table {
             name: "runtimes",
             adapters: RUNTIMES.iter().map(|runtime| runtime.name).collect(),
             cases: cases().iter().map(|case| case.name).collect(),
+        },
+        Table {
+            name: "stores",
+            adapters: vec![stores::STORE],
+            cases: store_cases().iter().map(|case| case.name).collect(),
         },
         Table {
             name: "builders",

@@ -40,8 +40,9 @@ pub(crate) const RUNTIMES: [Runtime; 4] = [
     Runtime {
         name: "libcontainer",
         missing: || {
-            let root = nix::unistd::geteuid().is_root();
-            (!root).then(|| "an ordinary user's limits depend on the host; see tests/vm".to_owned())
+            let enforced =
+                nix::unistd::geteuid().is_root() || std::env::var_os(DELEGATED).is_some();
+            (!enforced).then(|| format!("an ordinary user's limits depend on the host; {DELEGATED} says that they are enforced"))
         },
         make: || libcontainer().boxed(),
     },
@@ -61,6 +62,9 @@ pub(crate) const RUNTIMES: [Runtime; 4] = [
         make: || docker().boxed(),
     },
 ];
+
+/// Set where the embedded runtime has a delegated control group without being root.
+const DELEGATED: &str = "MCP_FORGE_TEST_DELEGATED";
 
 /// The addresses of the engines of the tests.
 pub(crate) const DOCKER: &str = "MCP_FORGE_TEST_DOCKER";

@@ -525,7 +525,7 @@ async fn apart<T: Send + 'static>(
 fn not_there(image: &str) -> PortError {
     PortError::new(
         PortErrorKind::NotFound,
-        format!("there is no image {image}"),
+        format!("there is no image {}", image.escape_debug()),
     )
     .with_hint("`mcp-forge images list` tells which there are, `mcp-forge images import` makes one")
 }
