@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use async_trait::async_trait;
@@ -195,6 +196,19 @@ impl Adapter {
         }
     }
 
+    /// Removes what servers left that are gone. Of the embedded runtime nothing stays but for a crash of two processes at once,
+    /// which the next start looks after.
+    async fn clean_up(&self) -> Result<(), PortError> {
+        match *self {
+            #[cfg(feature = "runtime-libcontainer")]
+            Self::Libcontainer(_) => Ok(()),
+            #[cfg(feature = "runtime-podman")]
+            Self::Podman(ref runtime) => runtime.clean_up().await,
+            #[cfg(feature = "runtime-docker")]
+            Self::Docker(ref runtime) => runtime.clean_up().await,
+        }
+    }
+
     /// Ends its helpers; what still runs is killed.
     async fn shut_down(&self) {
         match *self {
@@ -328,6 +342,25 @@ impl Runtime {
                 let kinds: Vec<&str> = candidates.map(Candidate::kind).collect();
                 format!("none (auto, of {})", kinds.join(", "))
             }
+        }
+    }
+
+    /// Looks for what servers left that are gone, for ever. A failure is told once, until it works again.
+    pub(crate) async fn keep_clean(&self, interval: Duration) {
+        let mut failing = false;
+        loop {
+            tokio::time::sleep(interval).await;
+            let mut failed = false;
+            for adapter in self.adapter.candidates() {
+                if let Err(error) = adapter.clean_up().await {
+                    failed = true;
+                    if !failing {
+                        let kind = adapter.kind();
+                        tracing::warn!(kind, "leftovers stay for now: {}", error.chain());
+                    }
+                }
+            }
+            failing = failed;
         }
     }
 

@@ -30,6 +30,7 @@ const LIKENESS: f64 = 0.8;
 const SHOWN: usize = 40;
 
 const RUNTIME: &str = "runtime.kind";
+const CLEANUP: &str = "runtime.cleanup_interval";
 const UNENFORCED: &str = "security.accept_unenforced_limits";
 const STRONG: &str = "security.require_strong_sandbox";
 const POLICY: &str = "security.policy";
@@ -75,6 +76,8 @@ enum Form {
     Path,
     /// One of these.
     Choice(&'static [&'static str]),
+    /// A number in a range.
+    NumberIn(u64, u64),
     /// A number in a range, or `all`.
     NumberOrAll(u32),
     /// A size in a range.
@@ -110,6 +113,7 @@ impl Form {
             Self::Flag => "true or false".to_owned(),
             Self::Path => "an absolute path".to_owned(),
             Self::Choice(choices) => choices.join(" or "),
+            Self::NumberIn(least, most) => format!("{least} to {most}"),
             Self::NumberOrAll(most) => format!("1 to {most}, or all"),
             Self::SizeIn(least, most) => {
                 format!("{} to {}", format_byte_size(least), format_byte_size(most))
@@ -131,7 +135,7 @@ impl Form {
                         .parse()
                         .is_ok_and(|number| (1..=most).contains(&number))
             }
-            Self::SizeIn(least, most) => self
+            Self::NumberIn(least, most) | Self::SizeIn(least, most) => self
                 .read(text)
                 .is_some_and(|size| (least..=most).contains(&size)),
             Self::Number | Self::Size => true,
@@ -140,8 +144,9 @@ impl Form {
 }
 
 #[rustfmt::skip] // a table
-const OTHERS: [Other; 11] = [
+const OTHERS: [Other; 12] = [
     Other { key: RUNTIME, form: Form::Choice(&["auto", "libcontainer", "podman", "docker"]), default: Some("auto"), about: "What makes the sandboxes; auto takes the first of libcontainer, podman, docker that works here and enforces every limit, else the first that works" },
+    Other { key: CLEANUP, form: Form::NumberIn(10, 86_400), default: Some("300"), about: "How often a server looks for what servers left on its engine that are gone, seconds" },
     Other { key: UNENFORCED, form: Form::Flag, default: Some("false"), about: "Run also where the kernel cannot enforce the limits" },
     Other { key: STRONG, form: Form::Flag, default: Some("false"), about: "Refuse where the kernel cannot enforce the limits, whatever accept_unenforced_limits says" },
     Other { key: POLICY, form: Form::Path, default: None, about: "The policy of sandboxes, a TOML file; by default the host presentation, no image, no network and no mount" },
@@ -429,6 +434,13 @@ impl Settings {
     pub(crate) fn runtime(&self) -> Option<(&str, &str)> {
         let setting = self.0.get(RUNTIME)?;
         Some((&setting.text, &setting.origin.shown))
+    }
+
+    /// How often leftovers are looked for.
+    pub(crate) fn cleanup_interval(&self) -> Duration {
+        let set = self.0.get(CLEANUP);
+        let seconds = set.and_then(|setting| setting.text.parse().ok());
+        Duration::from_secs(seconds.unwrap_or(300))
     }
 
     /// Every setting with its value and where that comes from, in the order of the example file.

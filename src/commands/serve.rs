@@ -49,6 +49,11 @@ pub(crate) async fn serve(
             tracing::warn!(error = e.chain(), hint = e.hint, "the runtime is not ready");
         }
     });
+    let (cleaned, interval) = (
+        Arc::clone(&application.runtime),
+        settings.cleanup_interval(),
+    );
+    tokio::spawn(async move { cleaned.keep_clean(interval).await });
     let kept = Arc::clone(&application.execution);
     tokio::spawn(async move {
         loop {

@@ -75,7 +75,7 @@ pub(crate) fn schema() -> Value {
 
 fn property(row: &Row) -> Value {
     let form = match row.form {
-        Form::Number => {
+        Form::Number | Form::NumberIn(..) => {
             let mut form = json!({"type": "integer"});
             let words: Vec<&str> = row.allowed.split(' ').collect();
             if let [least, "to", most, ..] = words.as_slice() {

@@ -99,6 +99,7 @@ fn the_environment_overrides_the_file_for_every_key() {
             UNENFORCED | STRONG | AUDIT_SYNC => "TRUE",
             AUDIT | POLICY => "/a",
             AUDIT_KEEP => "7",
+            CLEANUP => "60",
             AUDIT_FAILURE => "run",
             _ if key.ends_with("quota") => "60000",
             // Each of them is both a number and a size, and within its range.

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
 use mcp_forge_docker::{Connect, EngineRuntime};
-use mcp_forge_ports::PortErrorKind;
 use mcp_forge_ports::contract::Subject;
 use mcp_forge_ports::driven::ContainerRuntime;
+use mcp_forge_ports::{PortError, PortErrorKind};
 
 use crate::subjects::{DOCKER, PODMAN, PODMAN_ROOTLESS, docker_at, podman_at};
 
@@ -96,17 +96,32 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Failed> {
     Ok(tokio.block_on(work))
 }
 
-/// Containers of a server that is gone are removed by the next one, those of others are not.
+/// Containers of a server that is gone are removed by the next one, and by one that looks again; those of others are not.
 fn leftovers_are_removed<C: Connect>(
     kind: Kind,
     address: &str,
     make: impl Fn(&str) -> EngineRuntime<C>,
 ) -> Result<(), Failed> {
-    let warm_up = || -> Result<(), Failed> {
-        block_on(make(address).warm_up())?.map_err(|error| error.chain().into())
-    };
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let told = |done: Result<(), PortError>| done.map_err(|error| Failed::from(error.chain()));
+    let runtime = make(address);
+    // It asks no engine that nobody has used.
+    told(tokio.block_on(runtime.clean_up()))?;
+    told(tokio.block_on(runtime.warm_up()))?;
+    leftovers_are_removed_by(kind, address, || {
+        told(tokio.block_on(make(address).warm_up()))
+    })?;
+    leftovers_are_removed_by(kind, address, || told(tokio.block_on(runtime.clean_up())))
+}
+
+fn leftovers_are_removed_by(
+    kind: Kind,
+    address: &str,
+    clean_up: impl FnOnce() -> Result<(), Failed>,
+) -> Result<(), Failed> {
     let docker = |arguments: &[&str]| kind.ask(address, arguments);
-    warm_up()?;
     let image = docker(&["images", "--quiet", "mcp-forge/sandbox"])?;
     let image = image.lines().next().unwrap_or_default().to_owned();
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
@@ -143,7 +158,7 @@ fn leftovers_are_removed<C: Connect>(
         ])?;
         made.push((id, label, stays));
     }
-    warm_up()?;
+    clean_up()?;
     let left = docker(&["ps", "--all", "--no-trunc", "--quiet"])?;
     let mut wrong = Vec::new();
     for (id, label, stays) in made {

@@ -197,8 +197,8 @@ fn able(info: &SystemInfo, own_users: bool) -> Able {
     }
 }
 
-impl Containers {
-    /// Removes the containers of servers that are gone.
+#[async_trait]
+impl Engine for Containers {
     async fn reap(&self) -> Result<(), PortError> {
         let options = ListContainersOptions {
             all: true,
@@ -225,10 +225,7 @@ impl Containers {
         }
         Ok(())
     }
-}
 
-#[async_trait]
-impl Engine for Containers {
     async fn give(&self, presentation: &Presentation) -> Result<String, PortError> {
         let image = presentation.image();
         match self.docker.inspect_image(&image).await {

@@ -81,6 +81,13 @@ pub trait Engine: Send + Sync + 'static {
     /// What the engine refused.
     async fn give(&self, presentation: &Presentation) -> Result<String, PortError>;
 
+    /// Removes the containers of servers that are gone.
+    ///
+    /// # Errors
+    ///
+    /// What the engine refused; those before it are removed.
+    async fn reap(&self) -> Result<(), PortError>;
+
     /// Makes a container and starts nothing.
     ///
     /// # Errors

@@ -163,6 +163,18 @@ impl<C: Connect> EngineRuntime<C> {
         self.connect.version().await
     }
 
+    /// Removes what servers left that are gone, on an engine that has been used already.
+    ///
+    /// # Errors
+    ///
+    /// `Unreachable` while the engine is down, or what it refused.
+    pub async fn clean_up(&self) -> Result<(), PortError> {
+        match self.engine.get() {
+            Some(connected) => connected.engine.reap().await,
+            None => Ok(()),
+        }
+    }
+
     /// Removes every sandbox that is left.
     pub async fn shut_down(&self) {
         let ids: Vec<String> = self.all().keys().cloned().collect();
@@ -469,6 +481,10 @@ mod tests {
 
     #[async_trait]
     impl Engine for Elsewhere {
+        async fn reap(&self) -> Result<(), PortError> {
+            unreachable!()
+        }
+
         async fn give(&self, presentation: &Presentation) -> Result<String, PortError> {
             self.gives.fetch_add(1, Ordering::Relaxed);
             Ok(presentation.image())

@@ -295,7 +295,15 @@ impl Connect for Podman {
 }
 
 impl Containers {
-    /// Removes the containers of servers that are gone.
+    async fn inspect(&self, name: &str) -> Result<Inspected, PortError> {
+        let path = format!("containers/{name}/json");
+        let found = self.client.json(Method::GET, &path, Body::None).await;
+        found.map_err(|fault| fault.of(format!("cannot inspect {name}")))
+    }
+}
+
+#[async_trait]
+impl Engine for Containers {
     async fn reap(&self) -> Result<(), PortError> {
         let filters = format!("{{\"label\":[\"{LABEL_OWNER}\"]}}");
         let filters = utf8_percent_encode(&filters, NON_ALPHANUMERIC);
@@ -319,15 +327,6 @@ impl Containers {
         Ok(())
     }
 
-    async fn inspect(&self, name: &str) -> Result<Inspected, PortError> {
-        let path = format!("containers/{name}/json");
-        let found = self.client.json(Method::GET, &path, Body::None).await;
-        found.map_err(|fault| fault.of(format!("cannot inspect {name}")))
-    }
-}
-
-#[async_trait]
-impl Engine for Containers {
     async fn give(&self, presentation: &Presentation) -> Result<String, PortError> {
         let image = format!("localhost/{}", presentation.image());
         let path = format!("images/{image}/exists");
