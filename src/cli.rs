@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -99,7 +100,7 @@ pub(crate) enum Images {
         #[arg(long = "build-arg", value_name = "NAME=VALUE")]
         arguments: Vec<String>,
         /// Network of the build's commands, as the engine calls it, such as none or host
-        #[arg(long, value_name = "MODE")]
+        #[arg(long, value_name = "MODE", value_parser = NonEmptyStringValueParser::new())]
         network: Option<String>,
     },
     /// Gets an image from a registry

@@ -90,7 +90,7 @@ impl Built {
         let name = &self.name;
         write!(
             stream,
-            "DELETE /v1.41/images/{name}?force=true HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n"
+            "DELETE /images/{name}?force=true HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n"
         )?;
         let mut status = String::new();
         BufReader::new(stream.take(1024)).read_line(&mut status)?;
@@ -136,7 +136,7 @@ impl BuildEngine {
             ("buildargs", arguments.to_owned()),
             ("labels", labels),
         ];
-        let path = match self {
+        match self {
             Self::Podman => {
                 let (policy, namespace) = match network {
                     None => ("NetworkDefault", json!({"Name": "network", "Host": false})),
@@ -147,17 +147,16 @@ impl BuildEngine {
                 fields.push(("networkmode", policy.to_owned()));
                 let namespaces = json!([{"Name": "user", "Host": true}, namespace]);
                 fields.push(("nsoptions", namespaces.to_string()));
-                "/v4.0.0/build"
             }
             Self::Docker => {
                 fields.extend(network.map(|network| ("networkmode", network.to_owned())));
-                "/v1.41/build"
             }
-        };
+        }
         let fields = fields
             .iter()
             .map(|(key, value)| format!("{key}={}", utf8_percent_encode(value, NON_ALPHANUMERIC)));
-        format!("{path}?{}", fields.collect::<Vec<_>>().join("&"))
+        // Of no version: newer engines refuse old ones.
+        format!("/build?{}", fields.collect::<Vec<_>>().join("&"))
     }
 }
 
@@ -191,11 +190,7 @@ impl EngineBuilder {
         let filters = json!({"label": [LABEL_OWNER]}).to_string();
         let filters = utf8_percent_encode(&filters, NON_ALPHANUMERIC);
         let found = async {
-            let answer = get(
-                &self.socket,
-                &format!("/v1.41/images/json?filters={filters}"),
-            )
-            .await?;
+            let answer = get(&self.socket, &format!("/images/json?filters={filters}")).await?;
             answer.json::<Vec<Listed>>().await
         };
         let found = found
@@ -256,7 +251,7 @@ impl EngineBuilder {
         };
         let read = |fault| self.failed("cannot take the image out", &fault);
         let mut file = File::create_new(target).await.map_err(write)?;
-        let mut archive = get(&self.socket, &format!("/v1.41/images/{name}/get"))
+        let mut archive = get(&self.socket, &format!("/images/{name}/get"))
             .await
             .map_err(read)?;
         let mut length = 0;
@@ -333,6 +328,45 @@ impl ImageBuilder for EngineBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_have_the_network_of_the_host_only_when_it_is_asked_for() {
+        let request = |engine: BuildEngine, network| {
+            let request = engine.request("a/b:1", "{\"A\":\"b c\"}", network);
+            percent_encoding::percent_decode_str(&request)
+                .decode_utf8()
+                .unwrap()
+                .into_owned()
+        };
+        let own = r#"nsoptions=[{"Name":"user","Host":true},{"Name":"network","Host":false}]"#;
+        for (network, mode, namespaces) in [
+            (None, "NetworkDefault", own),
+            (Some("none"), "NetworkDisabled", own),
+            (
+                Some("host"),
+                "NetworkEnabled",
+                r#"{"Name":"network","Host":true}"#,
+            ),
+            (
+                Some("lab"),
+                "NetworkEnabled",
+                r#"{"Name":"network","Path":"lab"}"#,
+            ),
+        ] {
+            let podman = request(BuildEngine::Podman, network);
+            assert!(
+                podman.contains(&format!("&networkmode={mode}&")),
+                "{podman}"
+            );
+            assert!(podman.contains(namespaces), "{podman}");
+            let docker = request(BuildEngine::Docker, network);
+            let told = docker.split_once("&networkmode=").map(|(_, mode)| mode);
+            assert_eq!(told, network, "{docker}");
+        }
+        let plain = request(BuildEngine::Docker, None);
+        let begin = "/build?dockerfile=Containerfile&t=a/b:1&rm=true&forcerm=true&buildargs={\"A\":\"b c\"}&labels=";
+        assert!(plain.starts_with(begin), "{plain}");
+    }
 
     #[test]
     fn the_context_is_the_containerfile() {
