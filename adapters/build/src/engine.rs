@@ -174,7 +174,8 @@ impl EngineBuilder {
         let (kind, hint) = match fault {
             Fault::Refused(_) | Fault::Answer(_) => (
                 PortErrorKind::Unsupported,
-                "see what it says above; a base that cannot be pulled is given as a build argument, BASE",
+                "see what it says above; a base that cannot be pulled is given as a build argument, BASE, and `images build python \
+                 --with debian` needs none",
             ),
             Fault::Socket(_) | Fault::Http(_) => (
                 PortErrorKind::Unreachable,
