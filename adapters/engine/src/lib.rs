@@ -85,7 +85,7 @@ pub trait Engine: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// What the engine refused; those before it are removed.
+    /// What the engine refused first; the others are removed.
     async fn reap(&self) -> Result<(), PortError>;
 
     /// Makes a container and starts nothing.

@@ -89,7 +89,7 @@ impl From<Entry> for Image {
 /// A lock of a file or directory, until it is dropped.
 #[derive(Debug)]
 struct Lock {
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -108,7 +108,7 @@ impl Lock {
                 Err(Errno::INTR) => {}
                 other => {
                     other?;
-                    return Ok(Self { _file: file });
+                    return Ok(Self { file });
                 }
             }
         }
@@ -419,11 +419,12 @@ impl DiskImages {
             return self.write(&index).map(Some);
         }
         let lock = self.directory.join(LOCKS).join(&entry.id);
-        match Lock::take(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(_) => {}
+        // Until it is gone: nobody may begin to use it meanwhile.
+        let _unused = match Lock::take(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(taken) => taken,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) => return Err(Failure::at(&lock)(error)),
-        }
+        };
         let gone = index.images.remove(at);
         self.write(&index)?;
         let root = self.root(&gone.id);
@@ -603,9 +604,15 @@ impl ImageStore for DiskImages {
                 return Err(not_there(&id));
             }
             let path = store.directory.join(LOCKS).join(&id);
-            let lock = Lock::take(&path, FlockOperation::LockShared).map_err(|error| {
-                Failure::at(&path)(error).port(format!("cannot use image {id}"))
-            })?;
+            let wrong = |error| Failure::at(&path)(error).port(format!("cannot use image {id}"));
+            let lock = loop {
+                let lock = Lock::take(&path, FlockOperation::LockShared).map_err(wrong)?;
+                // Who waited for a removal has a lock that nobody looks at any more.
+                let taken = lock.file.metadata().map_err(wrong)?.ino();
+                if fs::metadata(&path).is_ok_and(|found| found.ino() == taken) {
+                    break lock;
+                }
+            };
             // It may have been removed before there was the lock.
             if !fs::exists(store.root(&id)).unwrap_or(false) {
                 return Err(not_there(&id));

@@ -320,11 +320,17 @@ impl Engine for Containers {
             let created = created.as_second().max(0).unsigned_abs();
             Some((container.id.as_str(), label.as_str(), created))
         });
+        let mut failed = None;
         for id in leftovers(all) {
-            tracing::warn!("removing container {id}, whose server is gone");
-            self.remove(&id).await?;
+            match self.remove(&id).await {
+                Ok(()) => tracing::warn!("removed container {id}, whose server is gone"),
+                // The others may go.
+                Err(error) => {
+                    failed.get_or_insert(error);
+                }
+            }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     async fn give(&self, presentation: &Presentation) -> Result<String, PortError> {

@@ -131,6 +131,7 @@ store_contract! {
     a_held_image_is_not_removed,
     a_hold_by_another_counts_as_well,
     every_hold_counts,
+    a_hold_and_a_removal_at_once_are_never_both_done,
     what_is_not_there_is_not_held,
     what_is_no_image_is_refused,
     a_hostile_archive_is_refused,
@@ -356,6 +357,29 @@ async fn every_hold_counts(subject: StoreSubject) {
     );
     drop(second);
     subject.store.remove(&id).await.unwrap();
+}
+
+async fn a_hold_and_a_removal_at_once_are_never_both_done(subject: StoreSubject) {
+    for _ in 0..40 {
+        let id = subject.import("one").await.id;
+        let (held, removed) = futures::join!(subject.store.hold(&id), subject.other.remove(&id));
+        match (held, removed) {
+            (Ok(held), Err(error)) => {
+                assert_eq!(
+                    error.kind,
+                    PortErrorKind::AlreadyExists,
+                    "{}",
+                    error.chain()
+                );
+                assert_eq!(subject.found(&id).await, Some(id));
+                drop(held);
+            }
+            (Err(error), Ok(())) => {
+                assert_eq!(error.kind, PortErrorKind::NotFound, "{}", error.chain());
+            }
+            (held, removed) => panic!("held: {}, removed: {removed:?}", held.is_ok()),
+        }
+    }
 }
 
 async fn what_is_not_there_is_not_held(subject: StoreSubject) {

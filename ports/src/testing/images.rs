@@ -58,7 +58,10 @@ fn position(all: &[Kept], image: &str) -> Option<usize> {
     }
     let digits = image.strip_prefix("sha256:").unwrap_or(image);
     let begun = |kept: &Kept| digits.len() >= 12 && kept.image.id.starts_with(digits);
-    all.iter().position(begun)
+    match all.iter().filter(|kept| begun(kept)).count() {
+        1 => all.iter().position(begun),
+        _ => None,
+    }
 }
 
 fn error(kind: PortErrorKind, what: &str) -> PortError {
