@@ -1,6 +1,7 @@
 //! Puts the application together. The only place with `cfg(feature)`: a choice that was compiled out
 //! is told as such, not as unknown.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -347,20 +348,19 @@ impl Runtime {
 
     /// Looks for what servers left that are gone, for ever. A failure is told once, until it works again.
     pub(crate) async fn keep_clean(&self, interval: Duration) {
-        let mut failing = false;
+        let mut failing = BTreeSet::new();
         loop {
             tokio::time::sleep(interval).await;
-            let mut failed = false;
             for adapter in self.adapter.candidates() {
-                if let Err(error) = adapter.clean_up().await {
-                    failed = true;
-                    if !failing {
-                        let kind = adapter.kind();
+                let kind = adapter.kind();
+                match adapter.clean_up().await {
+                    Ok(()) => drop(failing.remove(kind)),
+                    Err(error) if failing.insert(kind) => {
                         tracing::warn!(kind, "leftovers stay for now: {}", error.chain());
                     }
+                    Err(_) => {}
                 }
             }
-            failing = failed;
         }
     }
 
