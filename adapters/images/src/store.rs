@@ -600,12 +600,16 @@ impl ImageStore for DiskImages {
     async fn hold(&self, id: &str) -> Result<Arc<dyn Send + Sync>, PortError> {
         let (store, id) = (self.clone(), id.to_owned());
         apart(move || {
-            if !is_hex(&id) || !fs::exists(store.root(&id)).unwrap_or(false) {
+            if !is_hex(&id) {
                 return Err(not_there(&id));
             }
             let path = store.directory.join(LOCKS).join(&id);
             let wrong = |error| Failure::at(&path)(error).port(format!("cannot use image {id}"));
             let lock = loop {
+                // Or the lock would be made for nothing.
+                if !fs::exists(store.root(&id)).unwrap_or(false) {
+                    return Err(not_there(&id));
+                }
                 let lock = Lock::take(&path, FlockOperation::LockShared).map_err(wrong)?;
                 // Who waited for a removal has a lock that nobody looks at any more.
                 let taken = lock.file.metadata().map_err(wrong)?.ino();
