@@ -169,10 +169,6 @@ impl Connect for Docker {
             },
             docker,
         };
-        // What cannot be removed now keeps nobody from working.
-        if let Err(error) = containers.reap().await {
-            tracing::warn!("leftovers stay for now: {}", error.chain());
-        }
         Ok(Connected {
             info: RuntimeInfo {
                 kind: "docker".to_owned(),

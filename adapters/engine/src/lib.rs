@@ -147,7 +147,7 @@ pub trait Connect: Send + Sync + 'static {
     /// whatever its options say.
     const WORKSPACE: u32;
 
-    /// Asks it what it is, and removes what servers left that are gone, as far as that can be done.
+    /// Asks it what it is.
     ///
     /// # Errors
     ///

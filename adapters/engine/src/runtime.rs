@@ -198,7 +198,14 @@ impl<C: Connect> EngineRuntime<C> {
     }
 
     async fn engine(&self) -> Result<Arc<Connected<C::Engine>>, PortError> {
-        let connect = || async { self.connect.connect().await.map(Arc::new) };
+        let connect = || async {
+            let connected = self.connect.connect().await?;
+            // What cannot be removed now keeps nobody from working.
+            if let Err(error) = connected.engine.reap().await {
+                tracing::warn!("leftovers stay for now: {}", error.chain());
+            }
+            Ok(Arc::new(connected))
+        };
         self.engine.get_or_try_init(connect).await.cloned()
     }
 }
@@ -482,7 +489,7 @@ mod tests {
     #[async_trait]
     impl Engine for Elsewhere {
         async fn reap(&self) -> Result<(), PortError> {
-            unreachable!()
+            Ok(())
         }
 
         async fn give(&self, presentation: &Presentation) -> Result<String, PortError> {

@@ -274,10 +274,6 @@ impl Connect for Podman {
                 ids,
             },
         };
-        // What cannot be removed now keeps nobody from working.
-        if let Err(error) = containers.reap().await {
-            tracing::warn!("leftovers stay for now: {}", error.chain());
-        }
         let remedy = match host.cgroup_version.as_str() {
             "v2" => "systemd's `Delegate=memory pids cpu` for user@.service mends that",
             _ => {
