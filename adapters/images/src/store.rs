@@ -605,23 +605,17 @@ impl ImageStore for DiskImages {
             }
             let path = store.directory.join(LOCKS).join(&id);
             let wrong = |error| Failure::at(&path)(error).port(format!("cannot use image {id}"));
-            let lock = loop {
-                // Or the lock would be made for nothing.
-                if !fs::exists(store.root(&id)).unwrap_or(false) {
-                    return Err(not_there(&id));
-                }
+            // Or the lock would be made for nothing.
+            while fs::exists(store.root(&id)).unwrap_or(false) {
                 let lock = Lock::take(&path, FlockOperation::LockShared).map_err(wrong)?;
                 // Who waited for a removal has a lock that nobody looks at any more.
                 let taken = lock.file.metadata().map_err(wrong)?.ino();
-                if fs::metadata(&path).is_ok_and(|found| found.ino() == taken) {
-                    break lock;
+                let looked_at = fs::metadata(&path).is_ok_and(|found| found.ino() == taken);
+                if looked_at && fs::exists(store.root(&id)).unwrap_or(false) {
+                    return Ok(Arc::new(lock) as Arc<dyn Send + Sync>);
                 }
-            };
-            // It may have been removed before there was the lock.
-            if !fs::exists(store.root(&id)).unwrap_or(false) {
-                return Err(not_there(&id));
             }
-            Ok(Arc::new(lock) as Arc<dyn Send + Sync>)
+            Err(not_there(&id))
         })
         .await
     }
