@@ -10,7 +10,7 @@ use mcp_forge_build::{BuildEngine, EngineBuilder};
 use mcp_forge_ports::contract::{BuilderCase, BuilderSubject, builder_cases};
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::engines::{KINDS, Kind, block_on};
+use crate::engines::{KINDS, Kind, block_on, own_process};
 use crate::parity::Outcomes;
 
 /// On each engine, an image with a shell.
@@ -168,12 +168,8 @@ fn read(archive: &Path, path: &str) -> Option<Vec<u8>> {
 /// What a killed build left is removed by the next one; what another one builds is not.
 fn leftovers_are_removed(kind: Kind, address: &str) -> Result<(), Failed> {
     let own = Own::new(kind, address)?;
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    let namespace = std::os::unix::fs::MetadataExt::ino(&fs::metadata("/proc/self/ns/pid")?);
-    let stat = fs::read_to_string("/proc/self/stat")?;
-    let start = stat.split(' ').nth(21).unwrap_or_default();
-    let (boot, process) = (boot.trim(), std::process::id());
-    for (tag, start) in [("killed", "1"), ("alive", start)] {
+    let [boot, namespace, process, start] = own_process()?;
+    for (tag, start) in [("killed", "1"), ("alive", start.as_str())] {
         let archive = own.directory.path().join("empty.tar");
         tar::Builder::new(File::create(&archive)?).finish()?;
         let label = format!("LABEL io.mcp-forge.owner={boot}/{namespace}/{process}/{start}");

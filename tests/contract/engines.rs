@@ -116,6 +116,19 @@ fn leftovers_are_removed<C: Connect>(
     leftovers_are_removed_by(kind, address, || told(tokio.block_on(runtime.clean_up())))
 }
 
+/// What labels tell of this process: boot, namespace of ids, id, start.
+pub(crate) fn own_process() -> Result<[String; 4], Failed> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let namespace = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/pid")?);
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    Ok([
+        boot.trim().to_owned(),
+        namespace.to_string(),
+        std::process::id().to_string(),
+        stat.split(' ').nth(21).unwrap_or_default().to_owned(),
+    ])
+}
+
 fn leftovers_are_removed_by(
     kind: Kind,
     address: &str,
@@ -124,11 +137,7 @@ fn leftovers_are_removed_by(
     let docker = |arguments: &[&str]| kind.ask(address, arguments);
     let image = docker(&["images", "--quiet", "mcp-forge/sandbox"])?;
     let image = image.lines().next().unwrap_or_default().to_owned();
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    let namespace = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/pid")?);
-    let (boot, own) = (boot.trim(), std::process::id());
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    let start = stat.split(' ').nth(21).unwrap_or_default().to_owned();
+    let [boot, namespace, own, start] = own_process()?;
     let mut made = Vec::new();
     for (label, stays) in [
         (

@@ -399,7 +399,7 @@ bob() { check "a user without subordinate ids is told how to get them" no_ids; }
 confirmed() { # confirmed WAY ARGUMENTS...
     local way="$1" log
     shift
-    log="$(mktemp -u /tmp/audit.XXXXXX)"
+    log="$(user ann mktemp -d)/audit.jsonl"
     "$way" env MCP_FORGE_AUDIT__PATH="$log" mcp-forge run "$@" -c '6*7' || return 1
     grep '"verdict":"SandboxConfirmed"' "$log" || { cat "$log"; return 1; }
 }
